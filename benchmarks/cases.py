@@ -19,9 +19,10 @@ from torch.nn import functional
 
 from benchmarks.models import Subject
 from rlstm_model.adaptation.backend import Backend, NativeBackend
-from rlstm_model.adaptation.batch import ObservedChunk, ScoreChunk, ScoredChunk, run_batch
+from rlstm_model.adaptation.batch import run_batch
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, reader_of
+from rlstm_model.adaptation.items import ObservedChunk, ScoreChunk, ScoredChunk
 from rlstm_model.config import ModelConfig
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.parameters import shapes

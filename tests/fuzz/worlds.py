@@ -11,8 +11,8 @@ from rlstm_model.parameters import Parameters, shapes
 from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine.copies import write_file
 from rlstm_server.engine.models import Models, ServedModel
+from rlstm_server.engine.reading import Place
 from rlstm_server.engine.state import SessionCopy, SessionFacts, SessionState
-from rlstm_server.engine.text import Place
 from rlstm_server.schemas.text import AdaptationRequest
 from rlstm_server.store.base import Position, SessionKey
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlstm_model.adaptation.batch import DecodeStep, ScoreChunk, run_batch
+from rlstm_model.adaptation.batch import run_batch
 from rlstm_model.adaptation.evaluator import reader_of
+from rlstm_model.adaptation.items import DecodeStep, ScoreChunk
 from rlstm_model.network.state import State
 from rlstm_model.torch_backend.backend import TorchBackend
 from rlstm_model.torch_backend.graphs import GraphedReading, GraphedWeights, Graphs

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from rlstm_model import checkpoint
-from rlstm_model.adaptation.backend import NativeBackend, Row
+from rlstm_model.adaptation.backend import NativeBackend
+from rlstm_model.native import Row
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.corpora import corpora_folder
 from rlstm_training.corpora.reading import load_stream, stream_names

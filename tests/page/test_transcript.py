@@ -9,7 +9,7 @@ from tests.page import given
 
 from rlstm_client._appends import cut
 from rlstm_model.vocab import ByteVocab, CharVocab, SubwordVocab, WordVocab
-from rlstm_server.engine.text import START, read_passage
+from rlstm_server.engine.reading import START, read_passage
 from rlstm_server.schemas.text import Passage
 
 pytestmark = [pytest.mark.page, pytest.mark.timeout(300)]

@@ -6,43 +6,15 @@ batch beside it. Shape suffixes: T tokens, U hidden units of all layers, V vocab
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlstm_model import native
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.native import PackedModel, Step
+from rlstm_model.native import PackedModel, Row, Window
 from rlstm_model.native.packed import Space
 from rlstm_model.parameters import Parameters
-from rlstm_model.scores import Floats
-
-
-class Row(NamedTuple):
-    """One row of a batch.
-
-    ids        inputs
-    states_2U  h and c of all layers before them
-    delta_P    its fast weights; None is zero
-    targets    to be learned from, with the ``loss_weights`` of each; empty learns nothing
-    rate       of the step that is taken after the window
-    """
-
-    ids: Sequence[int]
-    states_2U: Floats
-    delta_P: NDArray[Any] | None = None
-    targets: Sequence[int] = ()
-    loss_weights: Sequence[float] = ()
-    rate: float = 0.0
-
-
-class Read(NamedTuple):
-    """What a row gave: the next token's log-probabilities after each input, the state after all, the step."""
-
-    log_probs_TV: Floats
-    states_2U: Floats
-    step: Step | None
 
 
 class Backend(Protocol):
@@ -64,7 +36,7 @@ class Backend(Protocol):
     def dtype(self) -> type:
         """What fast weights are kept in between segments."""
 
-    def read(self, rows: Sequence[Row]) -> list[Read]:
+    def read(self, rows: Sequence[Row]) -> list[Window]:
         """Read a window in each row, and learn where there are targets: all of these of one length.
 
         A row without targets may be longer or shorter.
@@ -93,7 +65,7 @@ class NativeBackend:
         self.fast_weights = 0 if calibration is None else calibration.config.num_fast_weights
         self.dtype: type = np.float32 if calibration is None else calibration.space.dtype
 
-    def read(self, rows: Sequence[Row]) -> list[Read]:
+    def read(self, rows: Sequence[Row]) -> list[Window]:
         """See :class:`Backend`."""
         if self._calibration is not None and self._calibration.space.whole:
             return [self._read_whole(row) for row in rows]
@@ -117,7 +89,7 @@ class NativeBackend:
     def _plain(self) -> PackedModel:
         return PackedModel(self._parameters.config, self._parameters.arrays, Space({}, ()))
 
-    def _read_whole(self, row: Row) -> Read:
+    def _read_whole(self, row: Row) -> Window:
         """A row of the kind ``full``: its fast weights are laid over a model that is kept for that."""
         if row.delta_P is None and not row.targets:
             return self._read(self._plain, [row])[0]
@@ -125,29 +97,5 @@ class NativeBackend:
         self._packed.lay(delta_P)
         return self._read(self._packed, [row])[0]
 
-    def _read(self, packed: PackedModel, rows: Sequence[Row]) -> list[Read]:
-        states = packed.pad_states(np.stack([row.states_2U for row in rows]))
-        windows = native.pool(self._threads).window(
-            packed,
-            [_native(row, state) for row, state in zip(rows, states, strict=True)],
-            temperature=self._temperature,
-        )
-        after = packed.unpad_states(states)
-        return [
-            Read(window.log_probs_TV, state, window.step)
-            for window, state in zip(windows, after, strict=True)
-        ]
-
-
-def _native(row: Row, state: Floats) -> native.Row:
-    ids = np.array(row.ids, np.int32)
-    if not row.targets:
-        return native.Row(ids, state, row.delta_P)
-    return native.Row(
-        ids,
-        state,
-        row.delta_P,
-        np.array(row.targets, np.int32),
-        np.array(row.loss_weights, np.float32),
-        row.rate,
-    )
+    def _read(self, packed: PackedModel, rows: Sequence[Row]) -> list[Window]:
+        return native.pool(self._threads).window(packed, rows, temperature=self._temperature)

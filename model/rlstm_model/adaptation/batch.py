@@ -8,19 +8,30 @@ stream, U hidden units.
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model import native
-from rlstm_model.adaptation.backend import Backend, Read, Row
-from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.mixture import MixtureState
-from rlstm_model.adaptation.state import AdaptedState, Cursor, ExpertConfig, NonFiniteState
-from rlstm_model.native.memory import REACH, Memory, Mode
+from rlstm_model.adaptation.backend import Backend
+from rlstm_model.adaptation.items import (
+    BatchItem,
+    BatchResult,
+    DecodeStep,
+    Learner,
+    NextToken,
+    ObserveChunk,
+    ObservedChunk,
+    ScoreChunk,
+    ScoredChunk,
+    states_of,
+)
+from rlstm_model.adaptation.mixture import MixtureState, follow
+from rlstm_model.adaptation.state import AdaptedState, Cursor, NonFiniteState
+from rlstm_model.native import Row, Window
+from rlstm_model.native.memory import Mode
 from rlstm_model.scores import Floats, TokenScores, alternatives, at_least_the_floor
 from rlstm_model.vocab import InvalidToken, check_ids
 
@@ -28,176 +39,6 @@ MAX_BAD_STEPS = 3
 
 # Log-probabilities that the rows of one window have at most; a single item may have more.
 _ELEMENTS_AT_ONCE = 1 << 24
-
-
-@dataclass(frozen=True, eq=False)
-class Learner:
-    """A model under a calibration, without any stream of its own.
-
-    slow_norm      of the model's weights as loaded, by which the norm of fast weights is measured
-    logprobs_only  gives no ranks and entropies, which take longer than all else over a large vocabulary
-    """
-
-    backend: Backend
-    calibration: Calibration
-    slow_norm: float
-    bos_id: int
-    logprobs_only: bool = False
-
-    @property
-    def segment(self) -> int:
-        """S."""
-        return self.calibration.config.segment
-
-
-@dataclass(frozen=True, eq=False)
-class ObserveChunk:
-    """The next tokens of a stream: at least one, and none beyond the end of its segment.
-
-    ``learn``: whether they may be learned from; ``top`` alternatives are wanted of each, or the whole
-    ``distributions``; ``reads``: what the rows gave that have read the token before a single one already.
-    """
-
-    state: AdaptedState
-    ids: tuple[int, ...]
-    learn: bool
-    top: int
-    learner: Learner
-    distributions: bool = False
-    reads: Sequence[Read] = ()
-
-    @cached_property
-    def ends(self) -> bool:
-        """Whether the segment ends here."""
-        return (self.state.position + len(self.ids)) % self.learner.segment == 0
-
-    @cached_property
-    def flags(self) -> tuple[bool, ...]:
-        """Whether each token of the segment so far may be learned from."""
-        return self.state.pending_learn + (self.learn,) * len(self.ids)
-
-    @cached_property
-    def learns(self) -> bool:
-        """Whether a step is taken after these tokens."""
-        idle = self.learner.calibration.idle or self.state.rate_scale == 0
-        return self.ends and any(self.flags) and not idle and bool(self.state.expert_config.rates)
-
-
-@dataclass(frozen=True, eq=False)
-class FrozenExperts:
-    """A stream's experts at one moment.
-
-    delta_KP   fast weights of those that learn; None is zero for all
-    cursor     where the stream was: the rows that are mixed, and with ``static`` the frozen baseline first
-    static     whether that row's log-probabilities are wanted too
-    logprobs_only  as in :class:`Learner`
-    """
-
-    backend: Backend
-    delta_KP: NDArray[Any] | None
-    cursor: Cursor
-    static: bool = False
-    logprobs_only: bool = False
-    memory: Memory | None = None
-
-    def mixed(self, reads: "Sequence[Read]", cursor: Cursor, ids: Sequence[int]) -> list[Floats]:
-        """The log-probabilities that are mixed of the tokens: of the last rows, and of the memory."""
-        experts = [
-            read.log_probs_TV for read in reads[len(reads) - cursor.experts + (self.memory is not None) :]
-        ]
-        if self.memory is not None:
-            experts.append(self.memory.mix(experts, ids, Mode.LOOK, cursor.context).log_probs_TV)
-        return experts
-
-    def context_after(self, cursor: Cursor, ids: Sequence[int]) -> tuple[int, ...]:
-        """What a memory will see before the next token, beside its own."""
-        return () if self.memory is None else (*cursor.context, *ids)[-REACH:]
-
-
-@dataclass(frozen=True, eq=False)
-class ScoreChunk:
-    """Tokens to be scored after ``cursor``, at least one; nothing is learned. The rest as above."""
-
-    reader: FrozenExperts
-    cursor: Cursor
-    ids: tuple[int, ...]
-    top: int = 0
-    distributions: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class DecodeStep:
-    """The cursor's token to be read, and the one after it to be predicted."""
-
-    reader: FrozenExperts
-    cursor: Cursor
-
-
-BatchItem: TypeAlias = ObserveChunk | ScoreChunk | DecodeStep
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ObservedChunk:
-    """What the next tokens of a stream gave.
-
-    scores           of the mixture, as the weights were before they saw these tokens
-    static_logprobs  of the frozen baseline, float32; None where it is not carried
-    log_probs_TV     what each token was scored against; None where it was not wanted
-    updates          1 where a segment ended here and was learned from
-    guards           what was kept from happening: "step_skipped", "projected", "restarted", once a row
-    gradient_norms   of the rows whose segment ended here and was learned from, where they are finite
-    norm_ratio       of the fast weights to the slow ones after the step, the greatest of all rows
-    """
-
-    state: AdaptedState
-    scores: TokenScores
-    static_logprobs: Floats | None
-    log_probs_TV: Floats | None = None
-    updates: int = 0
-    guards: tuple[str, ...] = ()
-    gradient_norms: tuple[float, ...] = ()
-    norm_ratio: float | None = None
-
-
-class ScoredChunk(NamedTuple):
-    """The scores of tokens, and the place after them; the rest as in :class:`ObservedChunk`."""
-
-    scores: TokenScores
-    cursor: Cursor
-    static_logprobs: Floats | None = None
-    log_probs_TV: Floats | None = None
-
-    @staticmethod
-    def concatenate(parts: "Sequence[ScoredChunk]") -> "ScoredChunk":
-        """Scores of one text's pieces, one after the other. Raises ValueError when there is none."""
-        scores = TokenScores.concatenate([part.scores for part in parts])
-        static = [part.static_logprobs for part in parts if part.static_logprobs is not None]
-        return ScoredChunk(scores, parts[-1].cursor, np.concatenate(static) if static else None)
-
-
-@dataclass(frozen=True, eq=False)
-class NextToken:
-    """The next token's log-probabilities ``[V]``, and where the text goes on once it is chosen.
-
-    Whether the distribution is one is not looked at: sampling refuses what is not finite.
-    """
-
-    log_probs_V: Floats
-    experts: Sequence[Floats]
-    reads: Sequence[Read]
-    before: Cursor
-    reader: FrozenExperts
-
-    def after(self, token: int) -> Cursor:
-        """The place after ``token``; the mixture's weights follow it as they follow text."""
-        mixture = self.before.mixture
-        if mixture is not None:
-            _, mixture = _follow(mixture, self.experts, (token,))
-        context = self.reader.context_after(self.before, (token,))
-        return Cursor(_states(self.reads), token, mixture, context)
-
-
-BatchResult: TypeAlias = ObservedChunk | ScoredChunk | NextToken | Exception
 
 
 # ---- a batch ----------------------------------------------------------------------------------------------
@@ -212,11 +53,15 @@ def run_batch(items: Sequence[BatchItem]) -> list[BatchResult]:
     without tokens or beyond the end of its segment.
     """
     results: dict[int, BatchResult] = {}
+    rows: dict[int, list[Row]] = {}
     for i, item in enumerate(items):
         if (error := _refusal(item)) is not None:
             results[i] = error
-    for places in _windows(items, results):
-        results |= zip(places, _run([items[i] for i in places]), strict=True)
+        else:
+            rows[i] = _rows(item)
+    for places in _windows(items, rows):
+        done = _run([items[i] for i in places], [rows[i] for i in places])
+        results |= zip(places, done, strict=True)
     return [results[i] for i in range(len(items))]
 
 
@@ -241,18 +86,17 @@ def _refusal(item: BatchItem) -> ValueError | None:
     return None
 
 
-def _windows(items: Sequence[BatchItem], refused: Mapping[int, BatchResult]) -> Iterator[list[int]]:
+def _windows(items: Sequence[BatchItem], rows: Mapping[int, Sequence[Row]]) -> Iterator[list[int]]:
     """Which items are read together: those of one backend whose learning segments are of one length."""
     alike: dict[tuple[int, int], list[int]] = {}
-    for i, item in enumerate(items):
-        if i not in refused:
-            learned = len(item.flags) if isinstance(item, ObserveChunk) and item.learns else 0
-            alike.setdefault((id(_backend(item)), learned), []).append(i)
+    for i, own in rows.items():
+        learned = len(own[-1].targets) if own else 0
+        alike.setdefault((id(_backend(items[i])), learned), []).append(i)
     for places in alike.values():
         window: list[int] = []
-        elements = 0
+        elements, vocabulary = 0, _backend(items[places[0]]).vocab_size
         for i in places:
-            more = _elements(items[i])
+            more = vocabulary * sum([len(row.ids) for row in rows[i]])
             if window and elements + more > _ELEMENTS_AT_ONCE:
                 yield window
                 window, elements = [], 0
@@ -261,17 +105,8 @@ def _windows(items: Sequence[BatchItem], refused: Mapping[int, BatchResult]) -> 
         yield window
 
 
-def _elements(item: BatchItem) -> int:
-    if isinstance(item, ObserveChunk):
-        rows, tokens = item.state.expert_config.rows, len(item.flags if item.learns else item.ids)
-    else:
-        rows, tokens = len(item.cursor.states_R2U), len(item.ids) if isinstance(item, ScoreChunk) else 1
-    return rows * tokens * _backend(item).vocab_size
-
-
-def _run(items: Sequence[BatchItem]) -> Iterator[BatchResult]:
+def _run(items: Sequence[BatchItem], rows: Sequence[Sequence[Row]]) -> Iterator[BatchResult]:
     """Items of one backend."""
-    rows = [_rows(item) for item in items]
     wanted = [row for own in rows for row in own]
     reads = iter(_backend(items[0]).read(wanted) if wanted else ())
     for item, own in zip(items, rows, strict=True):
@@ -325,23 +160,6 @@ def _rows_of_chunk(chunk: ObserveChunk) -> list[Row]:
     return rows
 
 
-def _follow(
-    mixture: MixtureState | None,
-    experts: Sequence[Floats],
-    ids: Sequence[int],
-    *,
-    whole: bool = False,
-    scores: bool = False,
-) -> tuple[native.Mixed, MixtureState | None]:
-    """A text's tokens in a mixture of experts, and the mixture after them."""
-    weights, tokens = (1.0,) if mixture is None else mixture.weights, 0 if mixture is None else mixture.tokens
-    mixed = native.mix(
-        experts, np.array(ids, np.int32), np.array(weights), tokens, scores=scores, whole=whole
-    )
-    after = None if mixture is None else MixtureState(tuple(mixed.weights_K.tolist()), mixed.tokens)
-    return mixed, after
-
-
 def _columns(mixed: native.Mixed, top: int) -> TokenScores:
     count = len(mixed.logprobs_T)
     ids = logprobs = None
@@ -357,10 +175,6 @@ def _columns(mixed: native.Mixed, top: int) -> TokenScores:
     )
 
 
-def _states(reads: Sequence[Read]) -> Floats:
-    return np.stack([read.states_2U for read in reads])
-
-
 def _distributions(
     mixture: MixtureState | None, experts: Sequence[Floats], mixed: native.Mixed
 ) -> Floats | None:
@@ -372,16 +186,16 @@ def _of_targets(log_probs_TV: Floats, ids: Sequence[int]) -> Floats:
     return np.asarray(log_probs_TV[np.arange(len(ids)), np.array(ids)])
 
 
-def _scored(item: ScoreChunk, reads: Sequence[Read]) -> ScoredChunk | ArithmeticError:
+def _scored(item: ScoreChunk, reads: Sequence[Window]) -> ScoredChunk | ArithmeticError:
     experts = item.reader.mixed(reads, item.cursor, item.ids)
     scores = not item.reader.logprobs_only
     whole = item.top > 0 or item.distributions
-    mixed, mixture = _follow(item.cursor.mixture, experts, item.ids, whole=whole, scores=scores)
+    mixed, mixture = follow(item.cursor.mixture, experts, item.ids, whole=whole, scores=scores)
     static = _of_targets(reads[0].log_probs_TV, item.ids) if item.reader.static else None
     if not mixed.whole or (static is not None and bool(np.isnan(static).any())):
         return ArithmeticError("the model's output is not finite")
     after = Cursor(
-        _states(reads),
+        states_of(reads),
         item.ids[-1],
         mixture,
         item.reader.context_after(item.cursor, item.ids),
@@ -391,12 +205,12 @@ def _scored(item: ScoreChunk, reads: Sequence[Read]) -> ScoredChunk | Arithmetic
     return ScoredChunk(_columns(mixed, item.top), after, baseline, log_probs_TV)
 
 
-def _predicted(item: DecodeStep, reads: Sequence[Read]) -> NextToken:
+def _predicted(item: DecodeStep, reads: Sequence[Window]) -> NextToken:
     experts = item.reader.mixed(reads, item.cursor, (0,))  # before any: which it is plays no part
     log_probs_V = experts[0][0]
     if item.cursor.mixture is not None:
         # The target is any: only the distribution is wanted, and the weights are as they were.
-        mixed, _ = _follow(item.cursor.mixture, experts, (0,), whole=True)
+        mixed, _ = follow(item.cursor.mixture, experts, (0,), whole=True)
         log_probs_V = np.full_like(log_probs_V, np.nan)
         if mixed.read and mixed.log_probs_TV is not None:
             log_probs_V = mixed.log_probs_TV[0]
@@ -406,7 +220,7 @@ def _predicted(item: DecodeStep, reads: Sequence[Read]) -> NextToken:
 # ---- learning ---------------------------------------------------------------------------------------------
 
 
-def _observed(chunk: ObserveChunk, reads: Sequence[Read]) -> ObservedChunk | NonFiniteState:
+def _observed(chunk: ObserveChunk, reads: Sequence[Window]) -> ObservedChunk | NonFiniteState:
     """The scores of a chunk, and the state after it and after the step that it ended with."""
     new = len(chunk.ids)
     read_TV = [read.log_probs_TV[-new:] for read in reads]
@@ -424,8 +238,19 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Read]) -> ObservedChunk | Non
         by_weights = at_least_the_floor(recalled.weights_T)
         by_memory = at_least_the_floor(_of_targets(recalled.log_probs_TV, chunk.ids))
     whole = chunk.top > 0 or chunk.distributions
-    mixed, mixture = _follow(chunk.state.mixture, own, chunk.ids, whole=whole, scores=scores)
-    state = replace(_after(chunk, reads, mixture), memory=memory)
+    mixed, mixture = follow(chunk.state.mixture, own, chunk.ids, whole=whole, scores=scores)
+    before, ends = chunk.state, chunk.ends
+    now = Cursor(states_of(reads), chunk.ids[-1])
+    state = replace(
+        before,
+        now=now,
+        start=now if ends else before.start,
+        mixture=mixture,
+        memory=memory,
+        pending=() if ends else before.pending + chunk.ids,
+        pending_learn=() if ends else chunk.flags,
+        position=before.position + new,
+    )
     observed = ObservedChunk(
         state=state,
         scores=replace(_columns(mixed, chunk.top), weights_logprobs=by_weights, memory_logprobs=by_memory),
@@ -440,20 +265,6 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Read]) -> ObservedChunk | Non
         return error
 
 
-def _after(chunk: ObserveChunk, reads: Sequence[Read], mixture: MixtureState | None) -> AdaptedState:
-    now = Cursor(_states(reads), chunk.ids[-1])
-    before, ends = chunk.state, chunk.ends
-    return replace(
-        before,
-        now=now,
-        start=now if ends else before.start,
-        mixture=mixture,
-        pending=() if ends else before.pending + chunk.ids,
-        pending_learn=() if ends else chunk.flags,
-        position=before.position + len(chunk.ids),
-    )
-
-
 def _stepped(chunk: ObserveChunk, observed: ObservedChunk, steps: Sequence[native.Step]) -> ObservedChunk:
     """The same after the step of each row that learned, and its guards."""
     before = chunk.state
@@ -465,9 +276,6 @@ def _stepped(chunk: ObserveChunk, observed: ObservedChunk, steps: Sequence[nativ
         *("projected" for step in steps if step.taken and step.scale != 1),
         *("restarted" for row in lost if row),
     ]
-    slow_norm = chunk.learner.slow_norm
-    greatest = chunk.learner.calibration.config.max_norm_ratio
-    ratios = [min(step.norm / slow_norm, greatest) if slow_norm else 0.0 for step in steps if step.taken]
     state = replace(
         observed.state,
         delta_KP=np.stack([step.delta_P for step in steps]) if any(taken) else before.delta_KP,
@@ -480,7 +288,6 @@ def _stepped(chunk: ObserveChunk, observed: ObservedChunk, steps: Sequence[nativ
         updates=int(any(taken)),
         guards=tuple(guards),
         gradient_norms=tuple(step.gradient_norm for step in steps if math.isfinite(step.gradient_norm)),
-        norm_ratio=max(ratios, default=None),
     )
 
 
@@ -517,18 +324,15 @@ def restart(
     if delta_KP is not None:
         delta_KP = delta_KP.copy()
         delta_KP[chosen] = 0
+    # of all that are mixed: the frozen baseline first, the memory last
+    dropped = [False, *chosen.tolist(), *([False] * state.expert_config.remembers)]
     return replace(
         state,
         delta_KP=delta_KP if delta_KP is not None and delta_KP.any() else None,
         now=_reread(learner, state, chosen) if state.pending and chosen.any() else state.now,
-        mixture=None if state.mixture is None else state.mixture.drop(_dropped(state.expert_config, chosen)),
+        mixture=None if state.mixture is None else state.mixture.drop(dropped),
         bad_steps=tuple(0 if row else bad for row, bad in zip(rows, state.bad_steps, strict=True)),
     )
-
-
-def _dropped(experts: ExpertConfig, chosen: NDArray[np.bool_]) -> list[bool]:
-    """Of all that are mixed: the frozen baseline first, the memory last."""
-    return [False, *chosen.tolist(), *([False] * experts.remembers)]
 
 
 def _reread(learner: Learner, state: AdaptedState, chosen: NDArray[np.bool_]) -> Cursor:

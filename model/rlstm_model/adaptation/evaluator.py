@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model.adaptation.backend import Backend, NativeBackend
-from rlstm_model.adaptation.batch import (
+from rlstm_model.adaptation.batch import restart, run_batch
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.items import (
     BatchResult,
     DecodeStep,
     FrozenExperts,
@@ -28,10 +30,7 @@ from rlstm_model.adaptation.batch import (
     ObservedChunk,
     ScoreChunk,
     ScoredChunk,
-    restart,
-    run_batch,
 )
-from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.mixture import MixtureState
 from rlstm_model.adaptation.state import (
     Adapt,

@@ -20,6 +20,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from rlstm_model import native
+from rlstm_model.scores import Floats
+
 _TOLERANCE = 1e-9
 
 
@@ -77,3 +82,20 @@ class MixtureState(NamedTuple):
                 raise ValueError(f"weight {expert} is {weight}, too small after {self.tokens} tokens")
         if abs(math.fsum(self.weights) - 1.0) > _TOLERANCE:
             raise ValueError(f"weights sum to {math.fsum(self.weights)}, not to 1")
+
+
+def follow(
+    mixture: MixtureState | None,
+    experts: Sequence[Floats],
+    ids: Sequence[int],
+    *,
+    whole: bool = False,
+    scores: bool = False,
+) -> tuple[native.Mixed, MixtureState | None]:
+    """A text's tokens in a mixture of experts, and the mixture after them; None is a single expert alone."""
+    weights, tokens = (1.0,) if mixture is None else mixture.weights, 0 if mixture is None else mixture.tokens
+    mixed = native.mix(
+        experts, np.array(ids, np.int32), np.array(weights), tokens, scores=scores, whole=whole
+    )
+    after = None if mixture is None else MixtureState(tuple(mixed.weights_K.tolist()), mixed.tokens)
+    return mixed, after

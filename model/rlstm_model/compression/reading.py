@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, Protocol, TypeAlias, get_args
 
-from rlstm_model.adaptation.batch import NextToken, ObservedChunk, ScoredChunk
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, Reader
+from rlstm_model.adaptation.items import NextToken, ObservedChunk, ScoredChunk
 from rlstm_model.adaptation.state import Adapt
 from rlstm_model.local import LocalModel
 from rlstm_model.scores import Floats

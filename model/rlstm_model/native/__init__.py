@@ -40,22 +40,21 @@ REVISION: Final = 2
 
 
 class Row(NamedTuple):
-    """One row of a window; arrays are C-contiguous.
+    """One row of a window.
 
-    ids       ``[T]`` int32, inputs; every id is one of the vocabulary's
-    state     ``[2, S]``, h of all layers and then c, padded (:meth:`PackedModel.pad_states`): overwritten
-    delta_P   the row's fast weights, in the model's dtype of them; None is zero
-    targets   ``[T]`` int32, to be learned from; None learns nothing
-    loss      ``[T]``, what each target's loss is multiplied with
-    rate      of the step that is taken after the window; None takes none
-    gradient  whether it is wanted
+    ids        inputs, each an id of the vocabulary
+    states_2U  h and c of all layers before them
+    delta_P    its fast weights, in the model's dtype of them; None is zero
+    targets    to be learned from, with the ``loss_weights`` of each; empty learns nothing
+    rate       of the step that is taken after the window; None takes none
+    gradient   whether it is wanted
     """
 
-    ids: NDArray[np.int32]
-    state: Floats
+    ids: Sequence[int]
+    states_2U: Floats
     delta_P: NDArray[Any] | None = None
-    targets: NDArray[np.int32] | None = None
-    loss: Floats | None = None
+    targets: Sequence[int] = ()
+    loss_weights: Sequence[float] = ()
     rate: float | None = None
     gradient: bool = False
 
@@ -80,14 +79,16 @@ class Step(NamedTuple):
 class Window(NamedTuple):
     """What a row gave.
 
-    log_probs_TV  natural log-probabilities after each input
-    gradient_P    of the sum of weighted losses at the fast weights; None where it was not wanted
+    log_probs_TV  natural log-probabilities of the next token after each input
+    states_2U     h and c after all of them
     step          None where none was taken
+    gradient_P    of the sum of weighted losses at the fast weights; None where it was not wanted
     """
 
     log_probs_TV: Floats
-    gradient_P: Floats | None
+    states_2U: Floats
     step: Step | None
+    gradient_P: Floats | None = None
 
 
 class Pool:
@@ -121,11 +122,13 @@ class Pool:
         ``temperature``, between 1e-12 and 1e12, multiplies the logits. Rows that learn have one length, and
         no other is longer. Raises ValueError for rows that do not fit, or for ids outside the vocabulary.
         """
-        order = sorted(range(len(rows)), key=lambda i: _place(rows[i]))
+        states_N2S = model.pad_states([row.states_2U for row in rows])
+        order = sorted(range(len(rows)), key=[_place(row) for row in rows].__getitem__)
         structs = (RowStruct * len(rows))()
         buffers: dict[int, _Buffers] = {}
         for struct, i in zip(structs, order, strict=True):
             buffers[i] = _fill(struct, model, rows[i])
+            struct.state = states_N2S[i].ctypes.data
         with self._lock:
             if self._pool is None:
                 raise ValueError("the pool is closed")
@@ -134,49 +137,53 @@ class Pool:
             raise MemoryError("a window needs more memory than there is")
         if code != 0:
             raise ValueError("rows do not fit the model, or each other, or the temperature is none")
-        return [buffers[i].window(model) for i in range(len(rows))]
+        after = model.unpad_states(states_N2S)
+        return [buffers[i].window(model, states_2U) for i, states_2U in enumerate(after)]
 
 
 def _place(row: Row) -> tuple[bool, int, bool]:
     """The order of rows in a window: those that learn, longer ones, those with fast weights."""
-    return row.targets is None, -len(row.ids), row.delta_P is None
+    return not len(row.targets), -len(row.ids), row.delta_P is None
 
 
 class _Buffers(NamedTuple):
-    """Where the core writes what a row gives."""
+    """What the core reads of a row, and where it writes what that gives."""
 
+    inputs: Sequence[NDArray[Any] | None]
     log_probs: Floats
     gradient: Floats | None
     after: NDArray[Any] | None
     step: StepStruct
 
-    def window(self, model: PackedModel) -> Window:
+    def window(self, model: PackedModel, states_2U: Floats) -> Window:
         step = None
         if self.after is not None:
             done = self.step
             step = Step(self.after, bool(done.taken), done.scale, done.norm, done.gradient_norm)
-        return Window(self.log_probs[:, : model.config.vocab_size], self.gradient, step)
+        return Window(self.log_probs[:, : model.config.vocab_size], states_2U, step, self.gradient)
 
 
 def _fill(struct: RowStruct, model: PackedModel, row: Row) -> _Buffers:
+    learns, length = len(row.targets) > 0, len(row.ids)
+    if (row.gradient or row.rate is not None) and not learns:
+        raise ValueError("a row without targets has no gradient, and takes no step")
+    ids = np.array(row.ids, np.int32)
+    targets = np.array(row.targets, np.int32) if learns else None
+    loss = np.array(row.loss_weights, np.float32) if learns else None
     own = _Buffers(
-        np.empty((len(row.ids), model.padded_vocab), np.float32),
+        (ids, row.delta_P, targets, loss),
+        np.empty((length, model.padded_vocab), np.float32),
         np.empty(model.fast_weights, np.float32) if row.gradient else None,
         None if row.rate is None else np.empty(model.fast_weights, model.dtype),
         StepStruct(),
     )
-    if (row.gradient or row.rate is not None) and row.targets is None:
-        raise ValueError("a row without targets has no gradient, and takes no step")
-    struct.length, struct.rate = len(row.ids), row.rate or 0.0
-    struct.ids = _address(row.ids, np.int32, len(row.ids))
-    if not row.state.flags.writeable:
-        raise ValueError("an array must be one that can be written to: the state of a row")
-    struct.state = _address(row.state, np.float32, model.state_size)
+    struct.length, struct.rate = length, row.rate or 0.0
+    struct.ids = _address(ids, np.int32, length)
     struct.delta = _address(row.delta_P, model.dtype, model.fast_weights)
     struct.delta_after = _address(own.after, model.dtype, model.fast_weights)
     struct.gradient = _address(own.gradient, np.float32, model.fast_weights)
-    struct.targets = _address(row.targets, np.int32, len(row.ids))
-    struct.loss = _address(row.loss, np.float32, len(row.ids))
+    struct.targets = _address(targets, np.int32, length)
+    struct.loss = _address(loss, np.float32, length)
     struct.log_probs = own.log_probs.ctypes.data
     struct.step = ctypes.addressof(own.step)
     return own

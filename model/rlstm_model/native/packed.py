@@ -127,16 +127,22 @@ class PackedModel:
         for name, index, put in self._laid:
             put(np.ascontiguousarray(parts[name][index], np.float32))
 
-    def pad_states(self, states_N2S: Floats) -> Floats:
-        """States ``[N, 2, S]``, h and then c of all layers' units, as rows take them: padded copies."""
+    def pad_states(self, states_2U: Sequence[Floats]) -> Floats:
+        """States, h and then c of all layers' units, as the core takes them: padded copies ``[N, 2, S]``.
+
+        Raises ValueError for those of another shape.
+        """
+        if any(states.shape != (2, len(self._units)) for states in states_2U):
+            raise ValueError(f"an array must be states [2, {len(self._units)}]")
+        states_N2U = np.array(states_2U, np.float32).reshape(-1, 2, len(self._units))
         if len(self._units) == self.state_size // 2:  # all are multiples of the panels
-            return states_N2S.copy()
-        whole = np.zeros((len(states_N2S), 2, self.state_size // 2), np.float32)
-        whole[:, :, self._units] = states_N2S
+            return states_N2U
+        whole = np.zeros((len(states_2U), 2, self.state_size // 2), np.float32)
+        whole[:, :, self._units] = states_N2U
         return whole
 
     def unpad_states(self, whole: Floats) -> Floats:
-        """The states ``[N, 2, S]`` that padded ones hold."""
+        """The states ``[N, 2, U]`` that padded ones hold."""
         if len(self._units) == self.state_size // 2:
             return whole
         return np.ascontiguousarray(whole[:, :, self._units])

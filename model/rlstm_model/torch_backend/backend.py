@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlstm_model.adaptation.backend import Read, Row
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.native import Step
+from rlstm_model.native import Row, Step, Window
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.network.state import State
 from rlstm_model.parameters import Parameters
@@ -65,12 +64,12 @@ class TorchBackend:
         """The same of arrays, on a device by torch's name."""
         return cls(LanguageModel.of(parameters).to(device), calibration, temperature=temperature)
 
-    def read(self, rows: Sequence[Row]) -> list[Read]:
+    def read(self, rows: Sequence[Row]) -> list[Window]:
         """See :class:`~rlstm_model.adaptation.backend.Backend`."""
         alike: dict[tuple[bool, int, bool], list[int]] = {}
         for i, row in enumerate(rows):
             alike.setdefault((bool(row.targets), len(row.ids), row.delta_P is not None), []).append(i)
-        done: dict[int, Read] = {}
+        done: dict[int, Window] = {}
         for (learns, _, _), places in alike.items():
             for start in range(0, len(places), self._weights.at_once):
                 some = places[start : start + self._weights.at_once]
@@ -78,12 +77,12 @@ class TorchBackend:
                 done |= zip(some, self._learn(given) if learns else self._read(given), strict=True)
         return [done[i] for i in range(len(rows))]
 
-    def _read(self, rows: Sequence[Row]) -> list[Read]:
+    def _read(self, rows: Sequence[Row]) -> list[Window]:
         ids_TN, state, delta_NP = self._given(rows)
         logits_TNV, after = self._weights.read(delta_NP, ids_TN, state, temperature=self._temperature)
         return self._reads(rows, logits_TNV, after, [None] * len(rows))
 
-    def _learn(self, rows: Sequence[Row]) -> list[Read]:
+    def _learn(self, rows: Sequence[Row]) -> list[Window]:
         if self._rule is None:
             raise ValueError("without a calibration nothing is learned")
         ids_TN, state, delta_NP = self._given(rows)
@@ -97,7 +96,7 @@ class TorchBackend:
         )
         kept_NP = self._stacked([row.delta_P for row in rows])
         gradient_NP = learned.gradient_NP[: len(rows)]
-        rates = [row.rate for row in rows]
+        rates = [row.rate or 0.0 for row in rows]
         steps = self._rule.step(kept_NP, gradient_NP, rates)
         after_NP = steps.delta_NP.cpu().numpy()
         own = [Step(after_NP[n], *figures) for n, figures in enumerate(steps.figures())]
@@ -132,11 +131,11 @@ class TorchBackend:
 
     def _reads(
         self, rows: Sequence[Row], logits_TNV: Tensor, after: State, steps: Sequence[Step | None]
-    ) -> list[Read]:
+    ) -> list[Window]:
         count = len(rows)
         log_probs_NTV = torch.log_softmax(logits_TNV[:, :count], -1).transpose(0, 1).cpu().numpy()
         h, c = (part[:, :count].permute(1, 0, 2).flatten(1).cpu().numpy() for part in after)
-        return [Read(log_probs_NTV[n], np.stack((h[n], c[n])), steps[n]) for n in range(count)]
+        return [Window(log_probs_NTV[n], np.stack((h[n], c[n])), steps[n]) for n in range(count)]
 
 
 def finds_gpu() -> bool:

@@ -64,7 +64,7 @@ def info_of(copy: SessionCopy, expires_at_ms: int = 0) -> SessionInfo:
 
 def write_session(info: SessionInfo) -> bytes:
     """Write the description of a session."""
-    return _SESSION.dump_json(info)
+    return _SESSION.dump_json(info, exclude_computed_fields=True)
 
 
 def read_session(data: bytes) -> SessionInfo:

@@ -14,11 +14,10 @@ from rlstm_server.engine import answers, requests
 from rlstm_server.engine.answers import info_of, session_info
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Charge, charging
-from rlstm_server.engine.reading import TokenUsage, read_in_session
+from rlstm_server.engine.reading import Piece, TokenUsage, read_passage, read_piece
 from rlstm_server.engine.session import Change, Sessions, Staged
 from rlstm_server.engine.snapshots import NamedSnapshots
-from rlstm_server.engine.state import SessionCopy, SessionState
-from rlstm_server.engine.text import Piece, Place, read_passage
+from rlstm_server.engine.state import Place, SessionCopy, SessionState
 from rlstm_server.engine.worker import Job
 from rlstm_server.errors import InvalidField
 from rlstm_server.schemas.sessions import (
@@ -50,9 +49,8 @@ class Changes:
 
         Raises NotFound, Gone, VersionMismatch, Conflict, IdempotencyMismatch, InFlight.
         """
-        digest = partial(requests.append_digest, request)
-        body_hash = await requests.off_loop(requests.size_of(request.passage), digest)
-        change = _change(request, body_hash)
+        size, digest = requests.size_of(request), partial(requests.append_digest, request)
+        change = _change(request, await requests.off_loop(size, digest))
 
         async def work(task: Task[AppendAnswer]) -> AppendAnswer:
             done = await self.sessions.change(task, change, partial(self._plan_append, request, charge))
@@ -81,7 +79,8 @@ class Changes:
         if ttl_seconds is None and metadata is None and learning is None and note is None:
             raise InvalidField("body", "give at least one of ttl_seconds, metadata, learning and note")
         requests.check_metadata(metadata or {})
-        requests.check_note(note, self.limits)
+        if note is not None:
+            requests.check_note(note, self.limits)
 
         noted = {} if note is None else {"note": note}  # of a change as before, the digest too is as before
 
@@ -93,7 +92,7 @@ class Changes:
                 metadata=facts.metadata if metadata is None else metadata,
                 learning=facts.learning if learning is None else learning,
             )
-            return partial(_stage, copy, lambda: replace(copy, facts=facts, state=copy.state.noting(note)))
+            return partial(_stage, copy, lambda: replace(copy, facts=facts, state=copy.state.measured(note)))
 
         return await self._change(
             request, "update", plan, ttl_seconds=ttl_seconds, metadata=metadata, learning=learning, **noted
@@ -112,12 +111,13 @@ class Changes:
         self, request: AppendRequest, charge: Charge, copy: SessionCopy
     ) -> Job[Staged[AppendAnswer]]:
         vocab, place = copy.state.served.vocab, copy.state.place
-        read = partial(read_passage, vocab, request.passage, "", place=place, final=request.final)
-        piece = await requests.off_loop(requests.size_of(request.passage), read)
+        read = partial(read_passage, vocab, request, "", place=place, final=request.final)
+        piece = await requests.off_loop(requests.size_of(request), read)
         requests.check_append(piece, self.limits)
-        requests.check_note(request.note, self.limits)
+        if request.note is not None:
+            requests.check_note(request.note, self.limits)
         charge.add(tokens=len(piece.ids), learned=len(piece.ids) if request.learn else 0)
-        return partial(_stage_append, copy, request, piece, self.sessions.store.durability)
+        return partial(_stage_append, copy, request, piece, self.sessions.durability)
 
     async def _change(
         self,
@@ -137,7 +137,7 @@ class Changes:
                 info = await self._info(change.key, done)
             return ChangeAnswer(
                 info=info,
-                durability=self.sessions.store.durability,
+                durability=self.sessions.durability,
                 replayed=isinstance(done, Replayed),
             )
 
@@ -170,8 +170,9 @@ async def _stage_append(
     """Score a piece, then learn from it, unless the session's learning is off."""
     learn = request.learn and copy.facts.learning
     usage = TokenUsage()
-    reading = await read_in_session(copy.state, piece, usage, learn=learn)
-    state = reading.state.measured().noting(request.note)
+    reading = await read_piece(copy.state, piece, usage, learn=learn)
+    usage.scored, usage.session = len(piece.ids), reading.totals
+    state = reading.state.measured(request.note)
     answer = AppendAnswer(
         version=copy.position.version + 1,
         position=state.adapted.position,

@@ -18,10 +18,17 @@ from rlstm_server.engine import requests
 from rlstm_server.engine.generate import Continuation, StopStrings, charged
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import charging
-from rlstm_server.engine.reading import TokenUsage, columns_of, read_piece
+from rlstm_server.engine.reading import (
+    EMPTY,
+    Piece,
+    TokenUsage,
+    columns_of,
+    read_context,
+    read_passage,
+    read_piece,
+)
 from rlstm_server.engine.score import ROWS_OF_REQUEST, score_text
 from rlstm_server.engine.state import SessionState
-from rlstm_server.engine.text import EMPTY, Piece, read_context, read_passage
 from rlstm_server.engine.worker import Worker, gather
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.generation import (
@@ -215,7 +222,10 @@ async def _read_adapting(
 def _prompt_event(served: ServedModel, place: int, prompt: Prompt, columns: Columns | None) -> PromptEvent:
     piece = prompt.piece
     logprobs = () if columns is None else columns.logprobs
-    top = () if columns is None or columns.top is None else columns.top
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
+    if columns is not None and columns.top is not None:
+        rows = zip(columns.top.ids, columns.top.logprobs, strict=True)
+        top = tuple(tuple(zip(ids, logprobs, strict=True)) for ids, logprobs in rows)
     unscored = len(piece.ids) - len(logprobs)
     return PromptEvent(
         prompt=place,

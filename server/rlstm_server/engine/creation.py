@@ -12,9 +12,9 @@ from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import StorageQuota
+from rlstm_server.engine.reading import read_passage
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.state import OVERHEAD_BYTES, SessionCopy, SessionFacts, SessionState, check_size
-from rlstm_server.engine.text import read_passage
 from rlstm_server.errors import (
     Gone,
     IdempotencyMismatch,
@@ -201,7 +201,7 @@ class Creator:
             info=info,
             identity=identity,
             append=None,
-            durability=self.sessions.store.durability,
+            durability=self.sessions.durability,
             replayed=replayed,
         )
 

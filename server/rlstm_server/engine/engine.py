@@ -96,6 +96,7 @@ class Engine:
         cache = SessionCache(cache_bytes, metrics, tier)
         self.sessions = Sessions(
             store=self._store,
+            durability=store.durability,
             cache=cache,
             states=States(models, self.limits.state_bytes),
             worker=self.worker,

@@ -12,8 +12,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rlstm_model.adaptation.batch import DecodeStep
 from rlstm_model.adaptation.evaluator import Reader
+from rlstm_model.adaptation.items import DecodeStep
 from rlstm_model.adaptation.state import Cursor
 from rlstm_model.sampling import sample, uniform
 from rlstm_model.scores import LOGPROB_FLOOR, alternatives

@@ -123,9 +123,17 @@ class SessionQueues:
     _queues: dict[SessionKey, _Queue] = field(default_factory=dict)
     _tasks: set[Task[Any]] = field(default_factory=set)
 
-    def start(self, work: Callable[[Task[Result]], Awaitable[Result]]) -> Task[Result]:
-        """Start work that belongs to no session yet."""
-        return self._started(Task(work))
+    def start(
+        self,
+        work: Callable[[Task[Result]], Awaitable[Result]],
+        key: SessionKey | None = None,
+        operation_id: str = "",
+    ) -> Task[Result]:
+        """Start work that belongs to no session yet, or is in the queue of its session."""
+        task = Task(work, key, operation_id)
+        self._tasks.add(task)
+        task.task.add_done_callback(partial(self._leave, task))
+        return task
 
     def enqueue(
         self, key: SessionKey, operation_id: str, work: Callable[[Task[Result]], Awaitable[Result]]
@@ -140,14 +148,8 @@ class SessionQueues:
                 f"{self.queued_operations} operations of this session wait already", retry_after=1
             )
         self._queues[key] = queue
-        task = queue.tasks[operation_id] = Task(
-            partial(queue.in_turn, queue.failures, work), key, operation_id
-        )
-        return self._started(task)
-
-    def _started(self, task: Task[Result]) -> Task[Result]:
-        self._tasks.add(task)
-        task.task.add_done_callback(partial(self._leave, task))
+        in_turn = partial(queue.in_turn, queue.failures, work)
+        task = queue.tasks[operation_id] = self.start(in_turn, key, operation_id)
         return task
 
     def _leave(self, task: Task[Any], done: "asyncio.Task[Any]") -> None:

@@ -1,25 +1,37 @@
-"""Reading a piece of text in a session, a segment a round, and what comes of it.
+"""Reading text in a session: its tokens and what they span, a segment a batch step, and what comes of it.
 
-Sums are taken in float64.
+A session's spans count code points from the beginning of its stream. Text that is appended always holds
+whole characters; token ids may cut a character of a byte vocabulary between two appends, so the ids of an
+unfinished character are part of the place. A word vocabulary holds back the word in progress. Sums are taken
+in float64.
 """
 
+import io
+import re
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from rlstm_model.adaptation.batch import ObservedChunk
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.items import ObservedChunk
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.adaptation.state import NonFiniteState
 from rlstm_model.scores import Floats, TokenScores
-from rlstm_server.engine.state import SessionState
-from rlstm_server.engine.text import Piece
+from rlstm_model.vocab import InvalidText as VocabInvalidText
+from rlstm_model.vocab import InvalidToken as VocabInvalidToken
+from rlstm_model.vocab import Vocab
+from rlstm_server.engine.state import START, Place, SessionState
 from rlstm_server.engine.worker import compute
-from rlstm_server.errors import StateCorrupt
+from rlstm_server.errors import InvalidField, InvalidText, InvalidToken, StateCorrupt
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import SessionTotals
-from rlstm_server.schemas.text import Columns, Totals
+from rlstm_server.schemas.text import Alternatives, Columns, Given, Passage, Totals
+
+Texts = Passage | Given
+
+WORD: Final = re.compile(r"\S+")
 
 UPDATE_OUTCOMES = {
     "step_skipped": "skipped_nonfinite",
@@ -31,6 +43,139 @@ UPDATE_OUTCOMES = {
 
 The evaluator's own are counted once a row, those of the watch over a single expert once a segment.
 """
+
+
+# ---- tokens -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Tokens to read, with their spans in the stream, and the place after them."""
+
+    ids: list[int]
+    starts: Sequence[int]
+    ends: Sequence[int]
+    bytes: int
+    words: int
+    unknown: int
+    text: str
+    after: Place
+
+
+EMPTY = Piece(ids=[], starts=[], ends=[], bytes=0, words=0, unknown=0, text="", after=START)
+
+
+def read_passage(
+    vocab: Vocab, passage: Texts, field: str, *, place: Place = START, final: bool = True
+) -> Piece:
+    """The tokens of a passage at `place`. Without `final`, text that may go on is held back.
+
+    Raises InvalidText, InvalidToken, and InvalidField (naming `field`) for an empty passage.
+    """
+    if passage.text == "" and not (final and place.pending):
+        raise InvalidField(_name(field, "text"), "the text is empty")
+    if passage.tokens == ():
+        raise InvalidField(_name(field, "tokens"), "there are no tokens")
+    try:
+        if passage.text is not None:
+            return _read_text(vocab, passage.text, place, final=final)
+        return _read_tokens(vocab, passage.tokens or (), place)
+    except VocabInvalidText as error:
+        raise InvalidText(f"{_name(field, 'text')}: {error}", field=_name(field, "text")) from None
+    except VocabInvalidToken as error:
+        name = _name(field, "tokens")
+        raise InvalidToken(f"{name}: {error} (0 to {vocab.size - 1})", field=name) from None
+
+
+def read_context(vocab: Vocab, passage: Passage | None, field: str) -> Piece | None:
+    """The tokens before a text; None where there are none, which is the beginning of all text."""
+    if passage is None or passage in (Passage(text=""), Passage(tokens=())):
+        return None
+    piece = read_passage(vocab, passage, field)
+    return piece if piece.ids else None
+
+
+def _name(field: str, kind: str) -> str:
+    return f"{field}.{kind}" if field else kind
+
+
+def _read_text(vocab: Vocab, text: str, place: Place, *, final: bool) -> Piece:
+    if place.unfinished:  # an unfinished character is given up: it reads as U+FFFD
+        lost = vocab.decode(place.unfinished)
+        place = replace(place, characters=place.characters + len(lost), unfinished=())
+    ready, held = vocab.split_pending(place.pending + text, final=final)
+    if held:
+        vocab.encode(held)  # a lone surrogate is refused now, not when the word is complete
+    encoded, by = vocab.encode(ready), place.characters
+    starts, ends = encoded.starts, encoded.ends
+    if by:
+        starts, ends = (array("q", (by + at for at in spans)) for spans in (starts, ends))
+    return Piece(
+        ids=encoded.ids,
+        starts=starts,
+        ends=ends,
+        bytes=len(ready.encode()),
+        words=sum(1 for _ in WORD.finditer(ready)),  # splitting a long text holds up other threads
+        unknown=encoded.unknown,
+        text=ready,
+        after=Place(characters=place.characters + len(ready), pending=held),
+    )
+
+
+def _read_tokens(vocab: Vocab, ids: Sequence[int], place: Place) -> Piece:
+    vocab.validate(ids)
+    pending = _read_text(vocab, "", place, final=True) if place.pending else None
+    place = pending.after if pending else place
+    starts, ends, text, after = _spans(vocab, ids, place)
+    piece = Piece(
+        ids=list(ids),
+        starts=starts,
+        ends=ends,
+        bytes=sum(len(vocab.token_bytes(token)) for token in ids),
+        words=sum(1 for _ in WORD.finditer(text)),
+        unknown=sum(token == vocab.unknown_id for token in ids),
+        text=text,
+        after=after,
+    )
+    return _joined(pending, piece) if pending else piece
+
+
+def _spans(vocab: Vocab, ids: Sequence[int], place: Place) -> tuple[Sequence[int], Sequence[int], str, Place]:
+    """Spans of the characters that the tokens complete; all tokens of one character share its span."""
+    decoder, open_ids = vocab.decoder(), list(place.unfinished)
+    for token in open_ids:
+        decoder.feed(token)
+    at, waiting, text = place.characters, 0, io.StringIO()
+    starts, ends = array("q"), array("q")
+    for token in ids:
+        open_ids.append(token)
+        waiting += 1
+        piece = decoder.feed(token)
+        if piece:
+            starts.extend([at] * waiting)
+            ends.extend([at + len(piece)] * waiting)
+            at += len(piece)
+            text.write(piece)
+            waiting, open_ids = 0, []
+    starts.extend([at] * waiting)
+    ends.extend([at + 1] * waiting)
+    return starts, ends, text.getvalue(), Place(characters=at, unfinished=tuple(open_ids))
+
+
+def _joined(first: Piece, second: Piece) -> Piece:
+    return Piece(
+        ids=first.ids + second.ids,
+        starts=array("q", first.starts) + array("q", second.starts),
+        ends=array("q", first.ends) + array("q", second.ends),
+        bytes=first.bytes + second.bytes,
+        words=first.words + second.words,
+        unknown=first.unknown + second.unknown,
+        text=first.text + second.text,
+        after=second.after,
+    )
+
+
+# ---- reading them -----------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
@@ -72,15 +217,14 @@ class TokenUsage:
             metrics.updates.labels(outcome).inc(self.guards[guard])
         for norm in self.gradient_norms:
             metrics.gradient_norm.observe(norm)
-        if self.session is None:
-            return
-        metrics.learned(
-            self.session.tokens,
-            adapted=self.session.logprob,
-            static=self.session.static_logprob,
-            weights=self.session.weights_logprob,
-            memory=self.session.memory_logprob,
-        )
+        if self.session is not None:
+            metrics.learned(
+                self.session.tokens,
+                adapted=self.session.logprob,
+                static=self.session.static_logprob,
+                weights=self.session.weights_logprob,
+                memory=self.session.memory_logprob,
+            )
 
 
 class Reading(NamedTuple):
@@ -91,13 +235,6 @@ class Reading(NamedTuple):
     totals: Totals
     updates: int
     guards: Mapping[str, int]
-
-
-async def read_in_session(state: SessionState, piece: Piece, usage: TokenUsage, *, learn: bool) -> Reading:
-    """Read a piece of a session's text, which it is counted as."""
-    reading = await read_piece(state, piece, usage, learn=learn)
-    usage.scored, usage.session = len(piece.ids), reading.totals
-    return reading
 
 
 async def read_piece(
@@ -116,7 +253,8 @@ async def read_piece(
             ids = piece.ids[done : done + evaluator.segment]
             chunk = evaluator.chunk(adapted, ids, learn=learn and watch.learns, top=top)
             part = await compute(chunk)
-            part, watch = _watched(evaluator, watch, part, learn=learn)
+            if part.state.expert_config.guarded:
+                part, watch = _watched(evaluator, watch, part, learn=learn)
             usage.add(part)
             updates += part.updates
             guards.update(part.guards)
@@ -132,7 +270,10 @@ async def read_piece(
         tuple(static) if adapted.expert_config.static else None,
         remembers=adapted.expert_config.remembers,
     )
-    totals, sums = totals_of(piece, columns), state.totals
+    totals, sums = (
+        Totals.of(columns, bytes=piece.bytes, words=piece.words, unknown=piece.unknown),
+        state.totals,
+    )
     sums = sums if own else _add(sums, totals)
     sums = replace(sums, updates=sums.updates + updates, guards=sums.guards + guards.total())
     after = replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch)
@@ -142,11 +283,10 @@ async def read_piece(
 def _watched(
     evaluator: DynamicEvaluator, watch: LossGuard, part: ObservedChunk, *, learn: bool
 ) -> tuple[ObservedChunk, LossGuard]:
-    """A part under the watch over a single expert, where the frozen baseline reads beside one."""
-    if part.static_logprobs is None or not part.state.expert_config.guarded:
-        return part, watch
+    """A part under the watch over a single expert, beside which the frozen baseline reads."""
+    static = () if part.static_logprobs is None else part.static_logprobs.tolist()
     ends = part.state.position % evaluator.segment == 0
-    seen = watch.after(part.scores.logprobs.tolist(), part.static_logprobs.tolist(), ends=ends)
+    seen = watch.after(part.scores.logprobs.tolist(), static, ends=ends)
     if seen.lost:
         state = evaluator.reset(part.state, fast_weights=True, recurrent=False)
         part = replace(part, state=state, guards=(*part.guards, "reset"))
@@ -170,6 +310,9 @@ def columns_of(
     def part(column: Floats | None) -> tuple[float, ...] | None:
         return tuple([] if column is None else column.tolist()) if remembers else None
 
+    top = None
+    if scores is not None and scores.top_ids is not None and scores.top_logprobs is not None:
+        top = Alternatives(ids=scores.top_ids.tolist(), logprobs=scores.top_logprobs.tolist())
     return Columns(
         ids=tuple(piece.ids),
         logprobs=() if scores is None else tuple(scores.logprobs.tolist()),
@@ -180,34 +323,8 @@ def columns_of(
         ends=tuple(piece.ends),
         weights_logprobs=part(None if scores is None else scores.weights_logprobs),
         memory_logprobs=part(None if scores is None else scores.memory_logprobs),
-        top=None if scores is None or scores.top_ids is None else alternatives(scores),
+        top=top,
     )
-
-
-def totals_of(piece: Piece, columns: Columns) -> Totals:
-    """Sums over a piece, in float64."""
-
-    def total(column: Sequence[float] | None) -> float | None:
-        return None if column is None else sum(column)
-
-    return Totals(
-        logprob=sum(columns.logprobs),
-        static_logprob=total(columns.static_logprobs),
-        weights_logprob=total(columns.weights_logprobs),
-        memory_logprob=total(columns.memory_logprobs),
-        tokens=len(piece.ids),
-        bytes=piece.bytes,
-        words=piece.words,
-        unknown=piece.unknown,
-    )
-
-
-def alternatives(scores: TokenScores) -> tuple[tuple[tuple[int, float], ...], ...] | None:
-    """The most probable ids at each token with their log-probabilities; None where not asked for."""
-    if scores.top_ids is None or scores.top_logprobs is None:
-        return None
-    rows = zip(scores.top_ids.tolist(), scores.top_logprobs.tolist(), strict=True)
-    return tuple(tuple(zip(ids, logprobs, strict=True)) for ids, logprobs in rows)
 
 
 def _add(sums: SessionTotals, totals: Totals) -> SessionTotals:

@@ -7,11 +7,11 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from rlstm_server.engine.text import Piece
+from rlstm_server.engine.reading import Piece, Texts
 from rlstm_server.errors import InvalidText, NotFound, TooLarge
 from rlstm_server.schemas.generation import CompletionRequest, GenerationSettings
 from rlstm_server.schemas.sessions import AppendRequest
-from rlstm_server.schemas.text import EngineLimits, Passage
+from rlstm_server.schemas.text import EngineLimits
 from rlstm_server.store.base import SessionKey
 
 SMALL: Final = 4_096
@@ -50,7 +50,7 @@ async def off_loop(size: int, work: Callable[[], Result], small: int = SMALL) ->
     return await asyncio.to_thread(work) if size > small else work()
 
 
-def size_of(passage: Passage | None) -> int:
+def size_of(passage: Texts | None) -> int:
     """Characters or ids of a passage."""
     if passage is None:
         return 0
@@ -70,10 +70,10 @@ def check_append(piece: Piece, limits: EngineLimits) -> Piece:
     return piece
 
 
-def check_note(note: str | None, limits: EngineLimits) -> None:
+def check_note(note: str, limits: EngineLimits) -> None:
     """Raise TooLarge for a note that is too long in UTF-8, InvalidText for one that is no text."""
     try:
-        size = len((note or "").encode())
+        size = len(note.encode())
     except UnicodeEncodeError as error:
         raise InvalidText("note: it holds a lone surrogate") from error
     within("bytes of a note (RLSTM_LIMITS__NOTE_BYTES)", size, limits.note_bytes)

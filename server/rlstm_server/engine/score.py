@@ -10,16 +10,22 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from rlstm_model.adaptation.batch import ScoreChunk, ScoredChunk
 from rlstm_model.adaptation.evaluator import Reader
+from rlstm_model.adaptation.items import ScoreChunk, ScoredChunk
 from rlstm_model.adaptation.state import Cursor
 from rlstm_server.engine import requests
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import charging
-from rlstm_server.engine.reading import TokenUsage, columns_of, read_piece, totals_of
+from rlstm_server.engine.reading import (
+    Piece,
+    TokenUsage,
+    columns_of,
+    read_context,
+    read_passage,
+    read_piece,
+)
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.state import SessionCopy, SessionState
-from rlstm_server.engine.text import Piece, read_context, read_passage
 from rlstm_server.engine.worker import compute, gather
 from rlstm_server.errors import InvalidField, StateCorrupt
 from rlstm_server.schemas.sessions import (
@@ -81,7 +87,7 @@ class Scoring:
         requests.within("items", len(request.named_items), self.limits.score_items)
         served = self.models.named(request.model)
         given = request.named_items
-        size = sum(requests.size_of(item.passage) + requests.size_of(item.before) for item in given)
+        size = sum(requests.size_of(item) + requests.size_of(item.before) for item in given)
         items = await requests.off_loop(size, partial(self._item_texts, served, given))
         choice = None if request.learning is None else served.choose(request.learning)
         rows, usage = min(len(items), ROWS_OF_REQUEST), TokenUsage()
@@ -97,7 +103,7 @@ class Scoring:
         )
 
     def _item_texts(self, served: ServedModel, items: Sequence[ScoreItem]) -> Sequence[ItemText]:
-        given = sum(len(item.passage.tokens or ()) for item in items)
+        given = sum(len(item.tokens or ()) for item in items)
         requests.within("tokens of all items", given, self.limits.score_tokens)  # before any is read
         texts = [_item_text(served, index, item) for index, item in enumerate(items)]
         count = sum(text.tokens for text in texts)
@@ -109,7 +115,7 @@ class Scoring:
         requests.within("candidates", len(request.candidates), self.limits.candidates)
         key = requests.session_key(request.call.tenant, request.call.session)
         copy = await self.sessions.read(key, request.min_version)
-        size = sum(requests.size_of(candidate.passage) for candidate in request.candidates)
+        size = sum(requests.size_of(candidate) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
         job = partial(rank_candidates, copy.state, request.named_candidates, pieces, request.mix)
         with self.sessions.distrusting(key), charging(request.call.quota) as charge:
@@ -122,7 +128,7 @@ class Scoring:
     def _candidate_pieces(self, request: CandidatesRequest, copy: SessionCopy) -> Sequence[Piece]:
         vocab, place = copy.state.served.vocab, copy.state.place
         pieces = [
-            read_passage(vocab, candidate.passage, f"candidates[{index}]", place=place)
+            read_passage(vocab, candidate, f"candidates[{index}]", place=place)
             for index, candidate in enumerate(request.candidates)
         ]
         count = sum(len(piece.ids) for piece in pieces)
@@ -132,7 +138,7 @@ class Scoring:
 
 def _item_text(served: ServedModel, index: int, item: ScoreItem) -> ItemText:
     field = f"items[{index}]"
-    piece = read_passage(served.vocab, item.passage, field)
+    piece = read_passage(served.vocab, item, field)
     if not piece.ids:
         raise InvalidField(f"{field}.text", "the text holds no token")
     context = read_context(served.vocab, item.before, f"{field}.context")
@@ -213,12 +219,13 @@ async def _sums(reader: Reader, piece: Piece) -> _Sums:
 
 
 async def _score_item(reader: Reader, item: ItemText, top: int) -> ItemScores:
-    cursor = reader.cursor
+    cursor, piece = reader.cursor, item.piece
     if item.context is not None:
         cursor = await read(reader, item.context.ids)
-    sliced = await score_text(reader, cursor, item.piece.ids, top)
-    columns = columns_of(item.piece, sliced.scores, None)
-    return _item_scores(item, columns, totals_of(item.piece, columns), updates=0, guards={})
+    sliced = await score_text(reader, cursor, piece.ids, top)
+    columns = columns_of(piece, sliced.scores, None)
+    totals = Totals.of(columns, bytes=piece.bytes, words=piece.words, unknown=piece.unknown)
+    return _item_scores(item, columns, totals, updates=0, guards={})
 
 
 async def _score_adapting(state: SessionState, item: ItemText, top: int, usage: TokenUsage) -> ItemScores:

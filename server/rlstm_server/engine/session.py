@@ -42,6 +42,7 @@ from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
     Committed,
+    Durability,
     Mismatch,
     Moved,
     Replayed,
@@ -91,6 +92,7 @@ class Sessions(SessionQueues):
     """All sessions, as this replica sees them: queues, copies, and the way to and from the store."""
 
     store: SessionStore
+    durability: Durability
     states: States
     worker: Worker
     _loads: "WeakValueDictionary[SessionKey, asyncio.Lock]" = field(default_factory=WeakValueDictionary)
@@ -166,7 +168,6 @@ class Sessions(SessionQueues):
         NotFound, Gone, and whatever `compute` raises.
         """
         for _ in range(1 + REDOS if change.redo else 1):
-            task.check()
             try:
                 done = await self._try(task, change, compute)
             except ServerError as error:
@@ -182,6 +183,7 @@ class Sessions(SessionQueues):
                 return done
             self.cache.drop(change.key)
             self.metrics.conflicts.labels("redone").inc()
+            task.check()
         self.metrics.conflicts.labels("refused").inc()
         lost = Conflict("other servers changed the session at the same time", retry_after=1)
         lost.settled = True

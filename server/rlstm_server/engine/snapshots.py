@@ -109,7 +109,7 @@ class NamedSnapshots:
 
     def _answer(self, snapshot: NamedSnapshot, *, replayed: bool) -> SnapshotAnswer:
         return SnapshotAnswer(
-            snapshot=_read(snapshot), durability=self.sessions.store.durability, replayed=replayed
+            snapshot=_read(snapshot), durability=self.sessions.durability, replayed=replayed
         )
 
 

@@ -37,7 +37,6 @@ from rlstm_model.adaptation.state import (
 )
 from rlstm_model.vocab import InvalidToken
 from rlstm_server.engine.models import Models, ServedModel
-from rlstm_server.engine.text import START, Place
 from rlstm_server.errors import InvalidField, StateCorrupt, TooLarge
 from rlstm_server.metrics import Memory, Metrics
 from rlstm_server.schemas.sessions import Ancestor, SessionTotals
@@ -63,6 +62,23 @@ OVERHEAD_BYTES: Final = 64 << 10
 _Parsed = TypeVar("_Parsed")
 _Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 _Word = Annotated[StrictStr, Field(max_length=1024)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A place in a stream.
+
+    characters   code points before it, those of `unfinished` and `pending` not counted
+    pending      text that waits for more before it can become tokens
+    unfinished   ids whose character is not complete yet
+    """
+
+    characters: int = 0
+    pending: str = ""
+    unfinished: tuple[int, ...] = ()
+
+
+START: Final = Place()
 
 
 class Unreadable(Exception):
@@ -112,16 +128,12 @@ class SessionState:
             ),
         )
 
-    def measured(self) -> "SessionState":
-        """The same with the norm of its fast weights, the greatest of all experts, as it is committed."""
+    def measured(self, note: str | None = None) -> "SessionState":
+        """As it is committed: with the norm of its fast weights, the greatest of all, and with a new note."""
         slow, delta_KP, ratio = self.evaluator.slow_norm, self.adapted.delta_KP, 0.0
         if delta_KP is not None and slow:
             ratio = float(np.linalg.norm(delta_KP.astype(np.float64), axis=1).max()) / slow
-        return replace(self, norm_ratio=ratio)
-
-    def noting(self, note: str | None) -> "SessionState":
-        """The same with another note; the same one for None."""
-        return self if note is None else replace(self, note=note)
+        return replace(self, norm_ratio=ratio, note=self.note if note is None else note)
 
     @property
     def nbytes(self) -> int:
@@ -204,7 +216,7 @@ def check_size(size: int, limit: int, choice: AdaptationChoice) -> None:
 
 def write(state: SessionState, **about: Any) -> bytes:
     """A state as safetensors. Raises StateCorrupt for a value that is not finite."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in state.adapted.arrays().items()}
+    arrays = state.adapted.arrays()
     if not all(is_finite(array) for array in arrays.values()):
         raise StateCorrupt("the new state holds a value that is not finite")
     served = state.served
@@ -212,7 +224,14 @@ def write(state: SessionState, **about: Any) -> bytes:
         "fingerprint": served.fingerprint,
         "adaptation_fingerprint": served.adaptation_fingerprint or "",
         **about,
-        **_fields_of(state),
+        "kind": state.choice.kind,
+        "num_fast_weights": state.choice.num_fast_weights,
+        "adapted": state.adapted.header(),
+        "watch": asdict(state.watch),
+        "norm_ratio": state.norm_ratio,
+        "totals": asdict(state.totals),
+        "place": asdict(state.place),
+        **({"note": state.note} if state.note else {}),  # unknown to servers of before
     }
     try:
         text = json.dumps(fields, allow_nan=False)
@@ -271,20 +290,6 @@ def _given(fields: Mapping[str, Any], name: str) -> Any:
     if name not in fields:
         raise StateMismatch(f"the header lacks {name}")
     return fields[name]
-
-
-def _fields_of(state: SessionState) -> dict[str, Any]:
-    """All that is no tensor."""
-    return {
-        "kind": state.choice.kind,
-        "num_fast_weights": state.choice.num_fast_weights,
-        "adapted": state.adapted.header(),
-        "watch": asdict(state.watch),
-        "norm_ratio": state.norm_ratio,
-        "totals": asdict(state.totals),
-        "place": asdict(state.place),
-        **({"note": state.note} if state.note else {}),  # unknown to servers of before
-    }
 
 
 def _checksum(content: bytes | memoryview) -> bytes:

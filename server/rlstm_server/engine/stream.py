@@ -28,10 +28,9 @@ from rlstm_server.engine.generate import Continuation, Released, StopStrings, ch
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import charging
-from rlstm_server.engine.reading import TokenUsage, read_in_session, read_piece
+from rlstm_server.engine.reading import TokenUsage, read_passage, read_piece
 from rlstm_server.engine.session import Change, Sessions, Staged
 from rlstm_server.engine.state import SessionCopy, SessionState
-from rlstm_server.engine.text import read_passage
 from rlstm_server.engine.worker import Job
 from rlstm_server.errors import (
     Conflict,
@@ -198,7 +197,9 @@ async def _read_pending(state: SessionState, usage: TokenUsage, *, learn: bool) 
     if not state.place.pending:
         return state
     piece = read_passage(state.served.vocab, Passage(text=""), "", place=state.place, final=True)
-    return (await read_in_session(state, piece, usage, learn=learn)).state
+    reading = await read_piece(state, piece, usage, learn=learn)
+    usage.scored, usage.session = len(piece.ids), reading.totals
+    return reading.state
 
 
 def _fitting(released: Sequence[Released]) -> tuple[Released, ...]:
@@ -351,7 +352,7 @@ class _Text:
             seed=self.progress.seed,
             version=self.version,
             position=chunk.position,
-            durability=self.sessions.store.durability,
+            durability=self.sessions.durability,
             replayed=self._repeats,
             identity=await self._identity(),
         )

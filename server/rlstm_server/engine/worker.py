@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
 
-from rlstm_model.adaptation.batch import (
+from rlstm_model.adaptation.batch import run_batch
+from rlstm_model.adaptation.items import (
     BatchItem,
     BatchResult,
     DecodeStep,
@@ -27,7 +28,6 @@ from rlstm_model.adaptation.batch import (
     ObservedChunk,
     ScoreChunk,
     ScoredChunk,
-    run_batch,
 )
 from rlstm_server.caller import Caller
 from rlstm_server.engine.buffer import Buffer, Event
@@ -156,11 +156,7 @@ class Request(Generic[Result]):
     queue_seconds: float = 0.0
     compute_seconds: float = 0.0
     coroutine: Coroutine[Any, Any, Result] | None = None
-
-    @property
-    def result(self) -> Result:
-        """What the job returned."""
-        return self.future.result()
+    result: Result = field(init=False)
 
     def go_on(self, results: Sequence[BatchResult] | None) -> None:
         """Run to the next await, or to the end; the outcome is on its way when this returns."""
@@ -183,7 +179,7 @@ class Request(Generic[Result]):
 
     def end(self, outcome: Any) -> None:
         """Let the event loop have a result or an error; when that is closed, nobody waits any more."""
-        self.over, self.items = True, ()
+        self.over, self.items, self.result = True, (), outcome
         if isinstance(outcome, Exception) and not isinstance(outcome, ServerError):
             # What was not foreseen fails this request only.
             extra = {"request_id": self.caller.request_id, "endpoint": self.caller.endpoint}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Final, Literal, NotRequired
 
-from pydantic import Field, StrictBool, computed_field, field_validator, model_validator
+from pydantic import Field, StrictBool, field_validator, model_validator
 from typing_extensions import TypedDict
 
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
@@ -75,11 +75,6 @@ class Given(Strict):
             raise ValueError("give either text or tokens")
         return self
 
-    @cached_property
-    def passage(self) -> Passage:
-        """The one of the two that was given."""
-        return Passage(text=self.text, tokens=self.tokens)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:
@@ -127,24 +122,17 @@ class Columns(Answer):
         OPTIONAL,
         Field(description="Of the expert that blends the weights with the memory. With `scores: parts`."),
     ] = None
-    top: Annotated[tuple[tuple[tuple[int, float], ...], ...] | None, HIDDEN] = None
+    top: Annotated[
+        Alternatives | None,
+        OPTIONAL,
+        Field(description="The most probable tokens at each place, where they were asked for."),
+    ] = None
 
     def asked(self, scores: ScoreDetail) -> Columns | None:
         """What of them an answer has that was asked for these scores."""
         if scores == "tokens":
             return replace(self, weights_logprobs=None, memory_logprobs=None)
         return self if scores == "parts" else None
-
-    @computed_field(alias="top")
-    @property
-    def alternatives(self) -> Annotated[Alternatives | None, OPTIONAL]:
-        """The most probable tokens at each place, where they were asked for."""
-        if self.top is None:
-            return None
-        return Alternatives(
-            ids=[[token for token, _ in best] for best in self.top],
-            logprobs=[[logprob for _, logprob in best] for best in self.top],
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,33 +158,39 @@ class Totals(Answer):
     words: int
     unknown: Annotated[int, Field(description="Words outside the vocabulary.")]
 
-    @computed_field(description="exp of the mean loss a token; null for no tokens.")
-    @property
-    def perplexity(self) -> float | None:
-        """The exponential of the mean loss a token, kept finite; None for no tokens."""
-        return math.exp(min(-self.logprob / self.tokens, 700.0)) if self.tokens else None
+    perplexity: Annotated[
+        float | None, Field(description="exp of the mean loss a token; null for no tokens.")
+    ]
+    bits_per_byte: Annotated[
+        float | None, Field(description="Mean loss in bits a UTF-8 byte; None for no bytes.")
+    ]
+    static_bits_per_byte: Annotated[
+        float | None, Field(description="The same for the weights as loaded; None where they were not run.")
+    ]
+    gain: Annotated[float | None, LOG, Field(description="logprob - static_logprob: what learning saved.")]
 
-    @computed_field
-    @property
-    def bits_per_byte(self) -> float | None:
-        """Mean loss in bits a UTF-8 byte; None for no bytes."""
-        return _bits_per_byte(self.logprob, self.bytes)
+    @classmethod
+    def of(cls, columns: Columns, *, bytes: int, words: int, unknown: int) -> Totals:  # noqa: A002
+        """Sum over tokens. The perplexity is kept finite."""
 
-    @computed_field
-    @property
-    def static_bits_per_byte(self) -> float | None:
-        """The same for the weights as loaded; None where they were not run."""
-        return None if self.static_logprob is None else _bits_per_byte(self.static_logprob, self.bytes)
+        def total(column: Sequence[float] | None) -> float | None:
+            return None if column is None else sum(column)
 
-    @computed_field(description="logprob - static_logprob: what learning saved.")
-    @property
-    def gain(self) -> Annotated[float | None, LOG]:
-        """Nats saved by learning: adapted less static log-probability; None without a static reference."""
-        return None if self.static_logprob is None else self.logprob - self.static_logprob
-
-
-def _bits_per_byte(logprob: float, count: int) -> float | None:
-    return -logprob / math.log(2) / count if count else None
+        logprob, static, tokens = sum(columns.logprobs), total(columns.static_logprobs), len(columns.ids)
+        return cls(
+            logprob=logprob,
+            static_logprob=static,
+            weights_logprob=total(columns.weights_logprobs),
+            memory_logprob=total(columns.memory_logprobs),
+            tokens=tokens,
+            bytes=bytes,
+            words=words,
+            unknown=unknown,
+            perplexity=math.exp(min(-logprob / tokens, 700.0)) if tokens else None,
+            bits_per_byte=-logprob / math.log(2) / bytes if bytes else None,
+            static_bits_per_byte=-static / math.log(2) / bytes if bytes and static is not None else None,
+            gain=None if static is None else logprob - static,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

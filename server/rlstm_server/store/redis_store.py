@@ -91,18 +91,14 @@ class RedisStore:
         self._install = install
         self._shared = shared
         self._replica_s = replica_s
-        self._durability: Durability = "memory"
-
-    @property
-    def durability(self) -> Durability:
+        self.durability: Durability = "memory"
         """What `check` found: as asked for, or less where `allow_weaker` accepted that."""
-        return self._durability
 
     async def check(self) -> None:
         """Check settings and function library; on errors.StartupError, which names all faults, close."""
         try:
             servers = await read_servers(self._link)
-            self._durability = await check_settings(
+            self.durability = await check_settings(
                 self._link, servers, wanted=self._wanted, allow_weaker=self._allow_weaker
             )
             await (ensure_functions if self._install else check_functions)(self._link)
@@ -111,7 +107,7 @@ class RedisStore:
         except BaseException:
             await self.close()
             raise
-        if self._durability == "replica":
+        if self.durability == "replica":
             self._link.wait_for_replicas(1, self._replica_s)
 
     async def ping(self) -> None:

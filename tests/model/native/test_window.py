@@ -38,10 +38,10 @@ class Case:
         ids = self.ids_NT[number, : None if length is None else length + 1]
         return native.Row(
             ids=np.ascontiguousarray(ids[:-1]),
-            state=self.model.pad_states(self.states_N2S[number : number + 1])[0],
+            states_2U=self.states_N2S[number].copy(),
             delta_P=self.elements_ND[number].copy() if own and not self.model.struct.whole else None,
-            targets=np.ascontiguousarray(ids[1:]) if learn else None,
-            loss=self.loss_NT[number].copy() if learn else None,
+            targets=np.ascontiguousarray(ids[1:]) if learn else (),
+            loss_weights=self.loss_NT[number].copy() if learn else (),
             gradient=learn,
         )
 
@@ -87,8 +87,7 @@ def test_log_probabilities_and_states_are_those_of_the_equations(pool, config, d
         weights = merged(case.weights, case.space, case.elements_ND[number].astype(np.float64))
         log_probs, h, c = expected(config, weights, row.ids, h, c, 0.9)
         np.testing.assert_allclose(window.log_probs_TV, log_probs, atol=2e-5, rtol=0)
-        after = case.model.unpad_states(row.state[None])[0]
-        np.testing.assert_allclose(after, np.array([h, c]).reshape(2, -1), atol=1e-5, rtol=0)
+        np.testing.assert_allclose(window.states_2U, np.array([h, c]).reshape(2, -1), atol=1e-5, rtol=0)
         np.testing.assert_allclose(np.exp(window.log_probs_TV.astype(np.float64)).sum(1), 1, atol=1e-5)
 
 
@@ -185,7 +184,7 @@ def test_half_precision_is_rounded_to_the_nearest():
         Rule(shrink_P=0.25),
     )
     ids, loss = np.zeros(1, np.int32), np.zeros(1, np.float32)
-    state = np.zeros((2, model.state_size // 2), np.float32)
+    state = np.zeros((2, 1), np.float32)
     (window,) = native.Pool(1).window(model, [native.Row(ids, state, halves, ids, loss, rate=0.0)])
     wide = halves.astype(np.float32)
     assert (
@@ -228,14 +227,13 @@ def test_rows_that_do_not_fit_are_refused():
         good._replace(ids=outside),
         good._replace(targets=outside),
         good._replace(ids=np.full_like(good.ids, -1)),
-        good._replace(ids=good.ids[:0], targets=good.targets[:0], loss=good.loss[:0]),
-        good._replace(targets=None),
-        good._replace(loss=None),
-        good._replace(state=good.state[:, :-1].copy()),
+        good._replace(ids=good.ids[:0], targets=good.targets[:0], loss_weights=good.loss_weights[:0]),
+        good._replace(targets=()),
+        good._replace(loss_weights=()),
+        good._replace(states_2U=good.states_2U[:, :-1]),
         good._replace(delta_P=good.delta_P[:-1]),
-        good._replace(ids=good.ids.astype(np.int64)),
+        good._replace(delta_P=good.delta_P.astype(np.float64)),
     ]
-    before = good.state.tobytes()
     for row in bad:
         with pytest.raises(ValueError, match=r"rows do not fit|an array must be|no gradient"):
             pool.window(case.model, [row])
@@ -245,7 +243,6 @@ def test_rows_that_do_not_fit_are_refused():
     mixture = Case(replace(case.config, softmax_components=2))
     with pytest.raises(ValueError, match=r"rows do not fit|an array must be|no gradient"):
         pool.window(mixture.model, [mixture.row(0)])
-    assert good.state.tobytes() == before
     pool.close()
     pool.close()
     with pytest.raises(ValueError, match="closed"):
@@ -256,7 +253,7 @@ def test_values_that_are_not_finite_stay_in_their_row():
     case = Case(config_of(), rows=4)
     pool = native.Pool(2)
     rows = [case.row(number) for number in range(4)]
-    rows[1].state[0, 0] = np.nan
+    rows[1].states_2U[0, 0] = np.nan
     rows[2].delta_P[:] = np.inf
     windows = pool.window(case.model, rows)
     assert [bool(np.isfinite(window.log_probs_TV).all()) for window in windows] == [True, False, False, True]

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from tests.model import drawn
 
-from rlstm_model.adaptation.backend import NativeBackend, Row
+from rlstm_model.adaptation.backend import NativeBackend
+from rlstm_model.native import Row
 from rlstm_model.native.packed import Space
 from rlstm_model.torch_backend.backend import TorchBackend
 

@@ -13,7 +13,7 @@ from tests.model import drawn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rlstm_model.adaptation.backend import Row
+from rlstm_model.native import Row
 from rlstm_model.network.state import State
 from rlstm_model.torch_backend.backend import TorchBackend
 from rlstm_model.torch_backend.fast_weights import FrozenWeights

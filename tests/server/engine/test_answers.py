@@ -39,7 +39,7 @@ def answer_of(logprobs, ids=None, static=True, guards=None, start=0):
         starts=tuple(range(start, start + 2 * count, 2)),
         ends=tuple(range(start + 3, start + 3 + 2 * count, 2)),
     )
-    totals = Totals(logprob=sum(logprobs), static_logprob=None, tokens=count, bytes=count, words=1, unknown=0)
+    totals = Totals.of(columns, bytes=count, words=1, unknown=0)
     return AppendAnswer(
         version=4,
         position=count,

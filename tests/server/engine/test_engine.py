@@ -2,9 +2,7 @@
 
 import pytest
 
-from rlstm_server.errors import (
-    TooLarge,
-)
+from rlstm_server.errors import TooLarge
 from rlstm_server.schemas.sessions import ResetRequest
 from rlstm_server.schemas.text import AdaptationRequest, EngineLimits
 

@@ -9,15 +9,24 @@ from rlstm_model.adaptation.state import ExpertConfig
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel
-from rlstm_server.engine.reading import TokenUsage, read_in_session, read_piece
+from rlstm_server.engine.reading import TokenUsage, read_passage, read_piece
 from rlstm_server.engine.state import SessionState
-from rlstm_server.engine.text import read_passage
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas.text import AdaptationChoice, Passage, Totals
+from rlstm_server.schemas.text import AdaptationChoice, Columns, Passage, Totals
 
 
 def totals(logprob, static):
-    return Totals(logprob=logprob, static_logprob=static, tokens=3, bytes=3, words=1, unknown=0)
+    logprobs, static = (None if one is None else (one, 0.0, 0.0) for one in (logprob, static))
+    columns = Columns(
+        ids=(1,) * 3,
+        logprobs=logprobs,
+        static_logprobs=static,
+        ranks=(1,) * 3,
+        entropies=(0.0,) * 3,
+        starts=(0, 1, 2),
+        ends=(1, 2, 3),
+    )
+    return Totals.of(columns, bytes=3, words=1, unknown=0)
 
 
 def test_every_guard_is_counted_under_its_outcome(tools):
@@ -65,11 +74,11 @@ def test_two_readings_of_one_operation_are_one_usage(tools):
     """Text that is read before a generated chunk keeps its loss; the chunk adds only what it learned."""
     served, usage = tools.serve(ByteVocab()), TokenUsage()
     pieces = [read_passage(served.vocab, Passage(text=text), "") for text in ("abcde", "fghij")]
-    first = tools.finish(read_in_session(tools.before_text(served), pieces[0], usage, learn=True))
+    first = tools.finish(read_piece(tools.before_text(served), pieces[0], usage, learn=True))
     own = tools.finish(read_piece(first.state, pieces[1], usage, learn=True, own=True))
 
-    assert (usage.scored, usage.generated, usage.adapted, usage.row_steps) == (5, 0, 10, 2)
-    assert (usage.session, own.state.totals.tokens, own.state.totals.updates) == (first.totals, 5, 2)
+    assert (usage.adapted, usage.row_steps) == (10, 2)
+    assert (first.totals.tokens, own.state.totals.tokens, own.state.totals.updates) == (5, 5, 2)
 
 
 def test_a_long_append_holds_few_fast_weights_at_a_time(tools, tiny_checkpoint):

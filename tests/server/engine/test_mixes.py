@@ -6,7 +6,8 @@ import random
 import pytest
 
 from rlstm_model import native
-from rlstm_model.adaptation.batch import DecodeStep, ScoreChunk, run_batch
+from rlstm_model.adaptation.batch import run_batch
+from rlstm_model.adaptation.items import DecodeStep, ScoreChunk
 from rlstm_model.vocab import ByteVocab
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."

@@ -7,14 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.memory_store import MemoryStore
 
-from rlstm_server.errors import (
-    Conflict,
-    Draining,
-    InFlight,
-    OutcomeUnknown,
-    Overloaded,
-    StoreUnavailable,
-)
+from rlstm_server.errors import Conflict, Draining, InFlight, OutcomeUnknown, Overloaded, StoreUnavailable
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import Limits, Stale
 

@@ -12,10 +12,9 @@ from safetensors.numpy import load, save
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine import copies
 from rlstm_server.engine.models import Models
-from rlstm_server.engine.reading import TokenUsage, read_piece
+from rlstm_server.engine.reading import Place, TokenUsage, read_passage, read_piece
 from rlstm_server.engine.requests import MAX_METADATA_BYTES, MAX_PENDING, check_metadata
 from rlstm_server.engine.state import OVERHEAD_BYTES, SessionCopy, SessionFacts, States
-from rlstm_server.engine.text import Place, read_passage
 from rlstm_server.errors import ImportRejected, ModelMismatch, StateCorrupt, TooLarge
 from rlstm_server.schemas.text import Passage
 from rlstm_server.store.base import Position, SessionKey

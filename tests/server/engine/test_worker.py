@@ -8,8 +8,9 @@ from functools import partial
 
 import pytest
 
-from rlstm_model.adaptation.batch import DecodeStep, ScoreChunk, run_batch
+from rlstm_model.adaptation.batch import run_batch
 from rlstm_model.adaptation.evaluator import frozen_reader
+from rlstm_model.adaptation.items import DecodeStep, ScoreChunk
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.buffer import EVENT_BYTES, Buffer
 from rlstm_server.engine.worker import SHORT, Worker, compute, gather, size_of

@@ -4,12 +4,7 @@ import hashlib
 
 import pytest
 
-from rlstm_server.store.base import (
-    MAX_STATE_BYTES,
-    Position,
-    SessionKey,
-    new_session_id,
-)
+from rlstm_server.store.base import MAX_STATE_BYTES, Position, SessionKey, new_session_id
 
 KEY = SessionKey("default", "abc")
 

@@ -76,29 +76,6 @@ async def test_it_is_set_up_to_lose_nothing(server):
     await store.close()
 
 
-async def test_data_outlive_a_stop(tmp_path, build):
-    """What was committed is there after a proper stop and a new start, functions included."""
-    first = EmbeddedValkey(tmp_path, maxmemory_bytes=64 << 20)
-    await first.start()
-    store = RedisStore(first.url)
-    await store.check()
-    key, start = await build.session(store)
-    at = (await store.commit(build.commit(key, start))).position
-    await store.close()
-    pid = first.pid
-    await first.stop()
-
-    second = EmbeddedValkey(tmp_path, maxmemory_bytes=64 << 20)
-    await second.start()
-    store = RedisStore(second.url)
-    head = await store.load_head(key)
-
-    assert not exists(pid)
-    assert (head.position, head.state) == (at, b"state 1")
-    await store.close()
-    await second.stop()
-
-
 async def test_a_second_owner_is_refused_by_name(server, tmp_path):
     """Another server on the same folder is told which process holds it; the same does not start again."""
     pid = server.pid
@@ -161,21 +138,6 @@ async def test_an_orphan_is_taken_over(tmp_path, monkeypatch, build):
     assert (await store.load_head(key)).version == 0
     await store.close()
     await heir.stop()
-
-
-async def test_stop_leaves_no_process_and_no_socket(tmp_path):
-    """After a stop the folder is free, the socket's folder is gone, and a second stop does nothing."""
-    server = EmbeddedValkey(tmp_path, maxmemory_bytes=64 << 20)
-    await server.start()
-    pid, folder = server.pid, Path(server.url.removeprefix("unix://")).parent
-
-    await server.stop()
-    await server.stop()
-
-    assert not exists(pid)
-    assert not folder.exists()
-    with pytest.raises(StartupError):
-        _ = server.url
 
 
 async def test_a_store_that_cannot_start_says_why(tmp_path):

@@ -104,19 +104,6 @@ async def test_a_read_that_gets_no_reply_is_unavailable(through, proxy, build):
         await through.load_head(key)
 
 
-async def test_a_replay_of_another_commit_is_no_commit_of_ours(through, proxy, build):
-    """A lost reply that said REPLAY is still a replay when asked for again."""
-    key, start = await build.session(through)
-    first = build.commit(key, start)
-    at = (await through.commit(first)).position
-    proxy.faults = ["cut"]
-
-    outcome = await through.commit(build.commit(key, at, operation_id=first.operation_id))
-
-    assert isinstance(outcome, Replayed)
-    assert outcome.current == at
-
-
 @pytest.mark.parametrize("step", range(6))
 async def test_a_creation_survives_a_lost_reply_at_any_step(through, proxy, admin, build, step):
     """Whichever reply is lost, one session is made for good, and a repeat finds it."""

@@ -65,16 +65,6 @@ async def test_a_weak_server_is_refused_unless_told_otherwise(own_server, admin)
     await weaker.close()
 
 
-async def test_a_good_server_gets_the_library(own_server, admin):
-    """The check installs the functions and then claims what the settings give."""
-    store = RedisStore(own_server.url)
-    await store.check()
-
-    assert store.durability == "fsync"
-    assert admin.function_list(library=LIBRARY)
-    await store.close()
-
-
 async def test_no_library_or_another_is_refused_or_replaced(own_server, admin):
     """One that is not there, or differs in a letter, is named; who may install puts it there."""
     with pytest.raises(StartupError, match=r"no function library rlstm_v.*rlstm store install"):
@@ -163,9 +153,3 @@ async def test_trying_rights_changes_nothing(own_server, admin):
     assert admin.get("other") == b"kept"
     assert [library[1] for library in admin.function_list()] == [LIBRARY.encode()]
     await store.close()
-
-
-async def test_no_server_at_the_start_is_a_startup_error(tmp_path):
-    """Nothing listens: the process refuses to start and says why."""
-    with pytest.raises(StartupError, match="cannot be reached"):
-        await RedisStore(f"unix://{tmp_path}/nothing.sock").check()

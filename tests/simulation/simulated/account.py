@@ -116,7 +116,7 @@ class Account:
                 fold, scores = fold.after(ids, learn=learning)
             case "append" | "misuse":
                 assert isinstance(request, AppendRequest)
-                ids = VOCAB.encode(request.passage.text).ids
+                ids = VOCAB.encode(request.text).ids
                 fold, scores = fold.after(ids, learn=learning and request.learn)
             case "generate":
                 ids = [token.id for token in Chunk.read(commit.summary).tokens]

@@ -14,8 +14,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlstm_model.adaptation.backend import NativeBackend, Read
-from rlstm_model.adaptation.batch import (
+from rlstm_model.adaptation.backend import NativeBackend
+from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
+from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.items import (
     BatchItem,
     BatchResult,
     DecodeStep,
@@ -25,11 +28,9 @@ from rlstm_model.adaptation.batch import (
     ScoreChunk,
     ScoredChunk,
 )
-from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
-from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.state import AdaptedState, Cursor
 from rlstm_model.config import ModelConfig
+from rlstm_model.native import Window
 from rlstm_model.parameters import Parameters, shapes
 from rlstm_model.scores import TokenScores
 from rlstm_model.vocab import CharVocab
@@ -189,7 +190,7 @@ def _turn(turn: DecodeStep, at: Fold) -> NextToken:
     log_probs_V = np.array([math.log(share / whole) for share in shares], np.float32)
     experts = [log_probs_V[None]] * turn.cursor.experts
     states_R2U = _filled(turn.cursor.states_R2U, at.value)
-    reads = [Read(log_probs_V[None], states_2U, None) for states_2U in states_R2U]
+    reads = [Window(log_probs_V[None], states_2U, None) for states_2U in states_R2U]
     return NextToken(log_probs_V, experts, reads, turn.cursor, turn.reader)
 
 

@@ -95,29 +95,6 @@ def test_long_texts_are_read_in_slices(model, words, monkeypatch):
     assert max(done) == 100
 
 
-def test_dynamic_reading_equals_an_adapter_by_hand(model, evaluator, ids):
-    """The same numbers as a session that gets its text in odd pieces, with the static ones beside them."""
-    state, adapted, updates = evaluator.start(), 0.0, 0
-    for start in range(0, len(ids), 11):
-        for observed in evaluator.observe(state, ids[start : start + 11]):
-            state, updates = observed.state, updates + observed.updates
-            adapted -= observed.scores.total
-    result = DynamicReading(evaluator).read(_passage(ids))
-    assert result.adapted_nats == pytest.approx(adapted, abs=1e-5 * len(ids))
-    assert result.static_nats == pytest.approx(_token_by_token(model, ids), abs=1e-4)
-    assert result.adapted_nats != pytest.approx(result.static_nats, abs=0.1)
-    assert result.updates == updates == len(ids) // 7
-
-
-def test_passages_of_one_reading_share_a_session(evaluator, ids):
-    """What was learned from one passage helps in the next: a stream is one session."""
-    reading = DynamicReading(evaluator)
-    parts = [reading.read(_passage(part)) for part in (ids[:40], ids[40:])]
-    whole = DynamicReading(evaluator).read(_passage(ids))
-    assert total("both", parts).adapted_nats == pytest.approx(whole.adapted_nats, abs=1e-5 * len(ids))
-    assert parts[1].adapted_nats != DynamicReading(evaluator).read(_passage(ids[40:])).adapted_nats
-
-
 @pytest.fixture
 def streams(words):
     """Passages of unequal lengths, one of them empty and one shorter than a segment, and their rates."""
@@ -150,13 +127,6 @@ def test_a_state_that_is_no_number_is_raised(model, calibration, streams):
     bad = replace(good, now=good.now._replace(states_R2U=good.now.states_R2U * np.nan))
     with pytest.raises(NonFiniteState):
         read_together(evaluator, [Stream(streams[0][0], good), Stream(streams[2][0], bad)])
-
-
-def test_without_the_static_reference(evaluator, ids):
-    """It may be left out, and is then not given."""
-    result = DynamicReading(evaluator, static=False).read(_passage(ids))
-    assert result.static_nats is None
-    assert result.adapted_nats == DynamicReading(evaluator).read(_passage(ids)).adapted_nats
 
 
 def test_pitfall_22_totals_weigh_by_tokens(model, ids):

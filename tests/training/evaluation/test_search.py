@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics
+from rlstm_training.evaluation.measurements import Setting
 from rlstm_training.evaluation.search import Grid, Trial, Trials, search
 
 GRID = Grid(rates=(1.0, 2.0, 4.0, 8.0), decays=(0.0, 0.1), epsilons=(0.1, 1.0), segments=(10, 5, 20))
@@ -128,21 +128,6 @@ def test_trials_as_json():
     ]
     assert told["chosen"] == told["trials"][0]
     assert told["chosen"]["bits_per_byte"] == {"a": 1.0, "b": 3.0}
-
-
-@pytest.fixture(scope="module")
-def model(random_model):
-    return random_model()
-
-
-@pytest.fixture(scope="module")
-def sources(words):
-    return [(np.frombuffer(words(200, 1), dtype=np.uint8), 1)]
-
-
-@pytest.fixture
-def measurements(model, sources):
-    return Measurements(model, sources, bos_id=10, statistics=Statistics(heads=3, segments=4, rank=2))
 
 
 def test_the_usual_grids():

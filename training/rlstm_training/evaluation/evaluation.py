@@ -15,9 +15,10 @@ import numpy as np
 import torch
 
 from rlstm_model.adaptation.backend import Backend, NativeBackend
-from rlstm_model.adaptation.batch import ObservedChunk, run_batch
+from rlstm_model.adaptation.batch import run_batch
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, reader_of
+from rlstm_model.adaptation.items import ObservedChunk
 from rlstm_model.adaptation.state import AdaptedState
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.torch_backend.backend import TorchBackend

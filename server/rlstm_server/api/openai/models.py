@@ -18,8 +18,8 @@ from rlstm_server.api.bodies import BODY, StrictRoute, answers, respond
 from rlstm_server.api.dependencies import ContextDep, RequestContext
 from rlstm_server.api.openai.schemas import Documented, envelopes
 from rlstm_server.engine.models import ServedModel
+from rlstm_server.engine.reading import Piece, read_passage
 from rlstm_server.engine.requests import off_loop
-from rlstm_server.engine.text import Piece, read_passage
 from rlstm_server.errors import InvalidField, ModelNotFound
 from rlstm_server.schemas.text import AdaptationRequest, Passage
 from rlstm_server.schemas.wire import Ids, Strict, column

@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 
 import httpx
 import pytest
@@ -12,8 +11,6 @@ from tests.memory_store import MemoryStore
 from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.checkpoint import load
 from rlstm_server.app import create_app
-from rlstm_server.engine.models import ServedModel
-from rlstm_server.schemas.text import AdaptationRequest
 from rlstm_server.settings import Settings
 
 BOS = 10
@@ -87,26 +84,6 @@ def brute_force(tiny_checkpoint):
         reader = frozen_reader(checkpoint.parameters, BOS)
         found, _ = reader.score(reader.cursor._replace(last=last), rest)
         return found.logprobs.tolist()
-
-    return scores
-
-
-@pytest.fixture(scope="session")
-def adapted(tiny_checkpoint):
-    """Give scores of a prompt that is learned from, and of ids after it that are not: by the evaluator."""
-    served = ServedModel.of(load(tiny_checkpoint))
-    evaluator = served.evaluator()
-
-    def scores(prompt, written):
-        expert_config = AdaptationRequest().expert_config
-        state = evaluator.start(experts=expert_config.experts, static=expert_config.static)
-        begin = state.now._replace(last=prompt[0])
-        state, found = replace(state, now=begin, start=begin), []
-        for part in evaluator.observe(state, prompt[1:]):
-            state, found = part.state, [*found, *part.scores.logprobs.tolist()]
-        reader = evaluator.reader(state)
-        after, _ = reader.score(reader.cursor, written)
-        return found, after.logprobs.tolist()
 
     return scores
 
