@@ -76,17 +76,17 @@ def best(work: Callable[[], Any]) -> float:
 
 
 def cost(evaluator: DynamicEvaluator, ids: Sequence[int]) -> Cost:
-    """Of a memory that is full of this text, over and over, while it reads its beginning."""
+    """Of a memory that is full of this text, over and over, while it reads the beginning again and again."""
     backend, segment, part = evaluator.backend, evaluator.segment, list(ids[:TOKENS])
     reader = reader_of(backend, evaluator.bos_id, logprobs_only=True)
     config = MemoryConfig(kinds_of(backend.vocab_size))
     whole = np.resize(np.array(ids, np.int32), config.kept)
     full = Memory.start(config, 1)._replace(marked=whole << 1 | 1, read=len(whole))
-    state = replace(evaluator.start(adapt="memory"), memory=full)
+    memory, state = full, replace(evaluator.start(adapt="memory"), memory=full)
     rows = np.full((segment, backend.vocab_size), -math.log(backend.vocab_size), np.float32)
 
     def remember() -> None:
-        memory = full
+        nonlocal memory
         for start in range(0, len(part), segment):
             tokens = part[start : start + segment]
             memory = memory.mix([rows[: len(tokens)]], tokens, Mode.LEARN).memory
@@ -103,8 +103,9 @@ def cost(evaluator: DynamicEvaluator, ids: Sequence[int]) -> Cost:
             _, cursor = reader.score(cursor, part[start : start + segment])
 
     def adapt() -> None:
-        for _ in evaluator.observe(state, part):
-            pass
+        nonlocal state
+        for observed in evaluator.observe(state, part):
+            state = observed.state
 
     micro = 1e6 / len(part)
     return Cost(

@@ -21,6 +21,7 @@ from rlstm_server.api.events import TOKEN_NUMBERS
 from rlstm_server.api.generate import respond as respond_events
 from rlstm_server.api.generate import streamed
 from rlstm_server.errors import InvalidField
+from rlstm_server.schemas.generation import SessionGenerate
 from rlstm_server.schemas.sessions import (
     MAX_TTL_SECONDS,
     NAME,
@@ -36,7 +37,6 @@ from rlstm_server.schemas.sessions import (
     NoteAnswer,
     ResetRequest,
     RestoreRequest,
-    SessionGenerate,
     SessionInfo,
     SessionPage,
     SnapshotAnswer,

@@ -47,9 +47,9 @@ from rlstm_server.schemas.generation import (
     FinishReason,
     GenerationEvent,
     GenerationSettings,
+    SessionGenerate,
     TokenEvent,
 )
-from rlstm_server.schemas.sessions import SessionGenerate
 from rlstm_server.schemas.text import EngineIdentity, EngineLimits, Passage
 from rlstm_server.store.base import MAX_SUMMARY_BYTES, Replayed, SessionKey, new_operation_id
 

@@ -20,6 +20,7 @@ from rlstm_server.schemas.wire import (
     OPTIONAL,
     Answer,
     Ids,
+    MinVersionField,
     ModelField,
     Request,
     UnitField,
@@ -130,6 +131,20 @@ class GenerateRequest(Sampling):
     def passage(self) -> Passage:
         """The prompt, as text or as ids."""
         return Passage(tokens=self.tokens) if self.tokens else Passage(text=self.prompt)
+
+
+class SessionGenerate(Sampling):
+    """How to continue the session's text, and whether the session keeps it."""
+
+    commit: bool = Field(default=False, description="The text becomes part of the session.")
+    learn_from_output: bool = Field(default=False, description="Also learn from it; needs `commit`.")
+    min_version: MinVersionField = None
+
+    @model_validator(mode="after")
+    def _check_commit(self) -> SessionGenerate:
+        if self.learn_from_output and not self.commit:
+            raise ValueError("learn_from_output needs commit")
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, JsonValue, computed_field, model_validator
 
 from rlstm_model.adaptation.state import Adapt
-from rlstm_server.schemas.generation import Sampling
 from rlstm_server.schemas.text import (
     AdaptationChoice,
     AdaptationRequest,
@@ -358,20 +357,6 @@ class ChangeAnswer(Answer):
 
 
 # ---- reading sessions -------------------------------------------------------------------------------------
-
-
-class SessionGenerate(Sampling):
-    """How to continue the session's text, and whether the session keeps it."""
-
-    commit: bool = Field(default=False, description="The text becomes part of the session.")
-    learn_from_output: bool = Field(default=False, description="Also learn from it; needs `commit`.")
-    min_version: MinVersionField = None
-
-    @model_validator(mode="after")
-    def _check_commit(self) -> SessionGenerate:
-        if self.learn_from_output and not self.commit:
-            raise ValueError("learn_from_output needs commit")
-        return self
 
 
 class Candidate(Given):

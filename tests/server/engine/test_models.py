@@ -15,8 +15,8 @@ from rlstm_server.engine.answers import most_bytes
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.state import SessionState
 from rlstm_server.errors import IdempotencyMismatch, InvalidField, ModelMismatch, ModelNotFound
-from rlstm_server.schemas.generation import EndEvent
-from rlstm_server.schemas.sessions import CreateSession, ForkRequest, ImportRequest, SessionGenerate
+from rlstm_server.schemas.generation import EndEvent, SessionGenerate
+from rlstm_server.schemas.sessions import CreateSession, ForkRequest, ImportRequest
 from rlstm_server.schemas.text import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest, ScoreRequest
 
 # ---- what can be chosen, and what it takes ----------------------------------------------------------------

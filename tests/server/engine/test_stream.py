@@ -17,8 +17,7 @@ from rlstm_server.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from rlstm_server.schemas.generation import EndEvent
-from rlstm_server.schemas.sessions import SessionGenerate
+from rlstm_server.schemas.generation import EndEvent, SessionGenerate
 from rlstm_server.schemas.text import EngineLimits
 from rlstm_server.store.base import Limits
 

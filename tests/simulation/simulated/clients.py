@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rlstm_server.caller import Caller
 from rlstm_server.engine.engine import Engine
+from rlstm_server.schemas.generation import SessionGenerate
 from rlstm_server.schemas.sessions import (
     AppendRequest,
     Candidate,
@@ -20,7 +21,6 @@ from rlstm_server.schemas.sessions import (
     ImportRequest,
     ResetRequest,
     RestoreRequest,
-    SessionGenerate,
     SnapshotRequest,
     UpdateRequest,
 )
