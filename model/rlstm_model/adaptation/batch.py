@@ -81,7 +81,7 @@ def _refusal(item: BatchItem) -> ValueError | None:
         return error
     if isinstance(item, ObserveChunk):
         segment = item.learner.segment
-        if item.state.position % segment + len(item.ids) > segment:
+        if item.state.expert_config.rates and item.state.position % segment + len(item.ids) > segment:
             return ValueError("a chunk ends where its segment does")
     return None
 

@@ -122,7 +122,7 @@ class DynamicEvaluator(Learner):
     def _observe(self, state: AdaptedState, ids: list[int], **wanted: Any) -> Iterator[ObservedChunk]:
         done = 0
         while done < len(ids):
-            chunk = self.chunk(state, ids[done : done + self.segment], **wanted)
+            chunk = self.chunk(state, ids[done : done + self.room(state)], **wanted)
             (result,) = run_batch([chunk])
             observed = _done(result, ObservedChunk)
             state, done = observed.state, done + len(chunk.ids)
@@ -137,9 +137,14 @@ class DynamicEvaluator(Learner):
         top: int = 0,
         distributions: bool = False,
     ) -> ObserveChunk:
-        """As many of ``ids``, tokens of the vocabulary, as the stream's unfinished segment has room for."""
-        room = self.segment - state.position % self.segment
-        return ObserveChunk(state, tuple(ids[:room]), learn, top, self, distributions)
+        """As many of ``ids``, tokens of the vocabulary, as there is :meth:`room` for."""
+        return ObserveChunk(state, tuple(ids[: self.room(state)]), learn, top, self, distributions)
+
+    def room(self, state: AdaptedState) -> int:
+        """Tokens of the next chunk at most: the rest of the unfinished segment, where weights adapt."""
+        if not state.expert_config.rates:
+            return _at_once(self.backend.vocab_size)
+        return self.segment - state.position % self.segment
 
     def next(self, state: AdaptedState) -> NextToken:
         """What the next token is scored against, to the last bit. Raises NonFiniteState."""
@@ -225,6 +230,10 @@ def _done(result: BatchResult, kind: type[_Result]) -> _Result:
     return result
 
 
+def _at_once(vocab_size: int) -> int:
+    return max(1, min(CHUNK, _ELEMENTS_AT_ONCE // vocab_size))
+
+
 def _beginning(backend: Backend, bos_id: int, rows: int = 1) -> Cursor:
     return Cursor(np.zeros((rows, 2, backend.units), np.float32), bos_id)
 
@@ -241,7 +250,7 @@ class Reader(FrozenExperts):
     @property
     def at_once(self) -> int:
         """Tokens that are read at once."""
-        return max(1, min(CHUNK, _ELEMENTS_AT_ONCE // self.backend.vocab_size))
+        return _at_once(self.backend.vocab_size)
 
     def chunks(
         self, cursor: Cursor, ids: Sequence[int], top: int = 0, *, distributions: bool = False

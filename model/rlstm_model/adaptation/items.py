@@ -58,8 +58,9 @@ class ObserveChunk:
 
     @cached_property
     def ends(self) -> bool:
-        """Whether the segment ends here."""
-        return (self.state.position + len(self.ids)) % self.learner.segment == 0
+        """Whether the segment ends here: where no weights adapt every chunk is one."""
+        at = self.state.position + len(self.ids)
+        return not self.state.expert_config.rates or at % self.learner.segment == 0
 
     @cached_property
     def flags(self) -> tuple[bool, ...]:

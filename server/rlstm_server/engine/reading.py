@@ -250,7 +250,7 @@ async def read_piece(
     static: list[float] = []
     try:
         while done < len(piece.ids):
-            ids = piece.ids[done : done + evaluator.segment]
+            ids = piece.ids[done : done + evaluator.room(adapted)]
             chunk = evaluator.chunk(adapted, ids, learn=learn and watch.learns, top=top)
             part = await compute(chunk)
             if part.state.expert_config.guarded:
