@@ -37,6 +37,10 @@ from rlstm_model.vocab import InvalidToken, check_ids
 
 MAX_BAD_STEPS = 3
 
+LONG = 100
+"""Tokens an item, on the average, from which memories are read by several threads: of shorter ones Python's own
+part, which only one thread does at a time, is too large."""
+
 # Log-probabilities that the rows of one window have at most; a single item may have more.
 _ELEMENTS_AT_ONCE = 1 << 24
 
@@ -109,14 +113,18 @@ def _run(items: Sequence[BatchItem], rows: Sequence[Sequence[Row]]) -> Iterator[
     """Items of one backend."""
     wanted = [row for own in rows for row in own]
     reads = iter(_backend(items[0]).read(wanted) if wanted else ())
-    for item, own in zip(items, rows, strict=True):
-        done = [next(reads) for _ in own]
-        if isinstance(item, ObserveChunk):
-            yield _observed(item, done or item.reads)
-        elif isinstance(item, ScoreChunk):
-            yield _scored(item, done)
-        else:
-            yield _predicted(item, done)
+    done = [[next(reads) for _ in own] for own in rows]
+    remembered = sum(
+        len(item.ids) for item in items if isinstance(item, ObserveChunk) and item.state.memory is not None
+    )
+    side_by_side = len(items) > 1 and remembered >= LONG * len(items)
+    return (native.pool().map if side_by_side else map)(_result, items, done)
+
+
+def _result(item: BatchItem, reads: Sequence[Window]) -> BatchResult:
+    if isinstance(item, ObserveChunk):
+        return _observed(item, reads or item.reads)
+    return _scored(item, reads) if isinstance(item, ScoreChunk) else _predicted(item, reads)
 
 
 def _rows(item: BatchItem) -> list[Row]:
