@@ -38,8 +38,8 @@ from rlstm_model.vocab import InvalidToken, check_ids
 MAX_BAD_STEPS = 3
 
 LONG = 100
-"""Tokens an item, on the average, from which memories are read by several threads: of shorter ones Python's own
-part, which only one thread does at a time, is too large."""
+"""Tokens an item, on the average, from which memories are read by several threads: of shorter ones Python's
+own part, which one thread does at a time, is too large."""
 
 # Log-probabilities that the rows of one window have at most; a single item may have more.
 _ELEMENTS_AT_ONCE = 1 << 24
