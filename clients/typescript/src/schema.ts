@@ -940,9 +940,10 @@ export interface components {
             readonly name?: string | null;
             /**
              * Adapt
-             * @description What adapts; the same as in `adaptation`.
+             * @description As in `adaptation`; `true`: its default.
+             * @default true
              */
-            readonly adapt?: ("weights" | "memory" | "both") | null;
+            readonly adapt?: boolean | ("weights" | "memory" | "both");
             /**
              * @description How the session learns.
              * @default {

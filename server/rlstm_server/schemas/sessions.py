@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, computed_field, model_validator
+from pydantic import Field, JsonValue, computed_field, model_validator
 
-from rlstm_model.adaptation.state import Adapt
 from rlstm_server.schemas.text import (
     AdaptationChoice,
     AdaptationRequest,
+    AdaptField,
     Columns,
     EngineIdentity,
     Given,
@@ -31,6 +31,7 @@ from rlstm_server.schemas.wire import (
     OPTIONAL,
     Answer,
     Call,
+    Metadata,
     MinVersionField,
     ModelField,
     Request,
@@ -41,7 +42,6 @@ from rlstm_server.schemas.wire import (
 )
 
 MAX_TTL_SECONDS: Final = 366 * 86_400
-MAX_METADATA: Final = 32
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 NoteField = Annotated[
@@ -59,26 +59,6 @@ ScoresField = Annotated[
 Name = Annotated[str, Field(pattern=rf"^{NAME.pattern}$")]
 TTLSeconds = Annotated[float, Field(ge=1, le=MAX_TTL_SECONDS)]
 ResetScope = Literal["fast_weights", "recurrent", "both"]
-
-
-def _with_all_digits(value: Any) -> Any:
-    """Refuse an integer beyond 64 bits, which the schema would take as the nearest double."""
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ValueError("an integer is one of 64 bits; write a longer one as a string")
-    return value
-
-
-MetadataValue = Annotated[
-    Annotated[str, Field(max_length=512)]
-    | Annotated[int, Field(ge=-(2**63), lt=2**63)]
-    | float
-    | bool
-    | None,
-    BeforeValidator(_with_all_digits),
-]
-Metadata = Annotated[
-    dict[Annotated[str, Field(min_length=1, max_length=64)], MetadataValue], Field(max_length=MAX_METADATA)
-]
 
 # ---- what a session is ------------------------------------------------------------------------------------
 
@@ -264,7 +244,7 @@ class CreateSession(Request):
 
     model: ModelField = None
     name: Name | None = Field(default=None, description="Unique among your sessions.")
-    adapt: Adapt | None = Field(default=None, description="What adapts; the same as in `adaptation`.")
+    adapt: AdaptField = Field(default=True, description="As in `adaptation`; `true`: its default.")
     adaptation: AdaptationRequest = Field(default=AdaptationRequest(), description="How the session learns.")
     ttl_seconds: TTLSeconds | None = Field(
         default=None, description="It expires this long after its last change."
@@ -279,13 +259,17 @@ class CreateSession(Request):
     def _check(self) -> CreateSession:
         if self.text is not None and self.tokens is not None:
             raise ValueError("give either text or tokens")
+        if self.adapt is False:
+            raise ValueError(
+                "adapt: a session adapts; append with `learn: false` what it is not to learn from"
+            )
         _ = self.learning
         return self
 
     @property
     def learning(self) -> AdaptationRequest:
         """How it adapts, by the short form and the long one."""
-        return AdaptationRequest.of(self.adapt or True, self.adaptation) or self.adaptation
+        return AdaptationRequest.of(self.adapt, self.adaptation) or self.adaptation
 
     @property
     def first(self) -> Passage | None:

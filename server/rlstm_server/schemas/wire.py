@@ -18,6 +18,7 @@ import orjson
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
@@ -37,6 +38,8 @@ FACTORS: Final[Mapping[Unit, float]] = {"nats": 1.0, "bits": 1 / math.log(2), "l
 
 PIECE: Final = 16_384
 """Numbers that are read or written in one call, which holds the interpreter: others wait meanwhile."""
+
+MAX_METADATA: Final = 32
 
 SHORT: Final = 2_048
 """Numbers of a column that is encoded with the whole answer."""
@@ -118,6 +121,26 @@ TokensField = Annotated[
     Field(description="Ids of the model's vocabulary. Give this or `text`."),
 ]
 MinVersionField = Annotated[int | None, Field(ge=0, lt=2**63, description="Refuse (412) an older session.")]
+
+
+def _with_all_digits(value: Any) -> Any:
+    """Refuse an integer beyond 64 bits, which the schema would take as the nearest double."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("an integer is one of 64 bits; write a longer one as a string")
+    return value
+
+
+MetadataValue = Annotated[
+    Annotated[str, Field(max_length=512)]
+    | Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    | float
+    | bool
+    | None,
+    BeforeValidator(_with_all_digits),
+]
+Metadata = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=64)], MetadataValue], Field(max_length=MAX_METADATA)
+]
 
 # ---- answers ----------------------------------------------------------------------------------------------
 

@@ -65,6 +65,8 @@ async def test_a_session_adapts_by_what_it_asks_for(client, adapt, mixed):
     """By the short form and the long one; `/score` gives the same numbers, and a session elsewhere."""
     made = (await client.post("/sessions", json={"adapt": adapt})).json()
     long = await created(client, adapt=adapt)
+    usual = (await client.post("/sessions", json={"adapt": True})).json()
+    assert (usual["adaptation"] == made["adaptation"]) == (adapt == "both")
     assert made["adaptation"] == long["adaptation"]
     assert made["adaptation"]["adapt"] == adapt
     answer = (await client.post(f"/sessions/{made['id']}/append", json={"text": TEXT})).json()

@@ -69,9 +69,10 @@ FIELDS = [
     ),
     *(
         ("/sessions", {"adapt": adapt, "adaptation": more}, 422, "adapt")
-        for adapt, more in (("all", {}), (True, {}), ("memory", {"experts": 2}), ("both", {"experts": 1}))
+        for adapt, more in (("all", {}), (False, {}), (1, {}), ("memory", {"experts": 2}))
     ),
     ("/sessions", {"adapt": "both", "adaptation": {"static": False}}, 422, "adapt"),
+    ("/sessions", {"adapt": "both", "adaptation": {"experts": 1}}, 422, "adapt"),
     ("/score", {"tokens": [256]}, 400, "token"),
     ("/score", {"text": "a", "model": CANARY}, 404, "these are: tiny"),
     ("/score", {"tokens": [2**70]}, 400, "token"),
