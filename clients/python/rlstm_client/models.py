@@ -17,18 +17,6 @@ Scores = Literal["none", "totals", "tokens", "parts"]
 Kind = Literal["full", "subspace", "output_bias"]
 Adapt = Literal["weights", "memory", "both"]
 
-COLUMNS: Final = (
-    "ids",
-    "logprobs",
-    "static_logprobs",
-    "weights_logprobs",
-    "memory_logprobs",
-    "ranks",
-    "entropies",
-    "starts",
-    "ends",
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
@@ -100,10 +88,7 @@ class WordScore(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(Answer):
-    """What was found of each token: one entry a token in each column that was asked for, else none.
-
-    ``weights_logprobs`` and ``memory_logprobs`` come with ``scores="parts"``, where a memory is mixed in.
-    """
+    """One entry a token in each column that was asked for, else none; the last two of ``scores="parts"``."""
 
     ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()
@@ -114,6 +99,9 @@ class Columns(Answer):
     ends: Sequence[int] = ()
     weights_logprobs: Sequence[float] = ()
     memory_logprobs: Sequence[float] = ()
+
+
+COLUMNS: Final = tuple(column.name for column in fields(Columns) if column.name != "extra")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -463,9 +451,7 @@ def to_json(value: Any) -> Any:
         return to_json({**named, **getattr(value, "extra", {})})
     if isinstance(value, Mapping):
         return {name: to_json(member) for name, member in value.items() if member not in (None, (), {})}
-    if isinstance(value, list | tuple):
-        return [to_json(member) for member in value]
-    return value
+    return [to_json(member) for member in value] if isinstance(value, list | tuple) else value
 
 
 def check_columns(columns: Columns, tokens: int | None) -> None:
