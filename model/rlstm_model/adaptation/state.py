@@ -215,7 +215,7 @@ class StateSchema:
         position = fields.count("position")
         if len(pending) != len(pending_learn):
             raise StateMismatch("pending and pending_learn differ in length")
-        if len(pending) > position % self.segment:
+        if len(pending) > (position % self.segment if expert_config.rates else 0):
             raise StateMismatch(f"pending holds more tokens than the segment at position {position} has had")
         if last != (pending[-1] if pending else start_last):
             raise StateMismatch("last is not the newest token")
@@ -242,7 +242,7 @@ class StateSchema:
         """Shape and dtype of each array that a state may have; all but ``delta`` must be there."""
         recurrent = (expert_config.rows, 2, self.units), np.float32
         named: dict[str, tuple[tuple[int, ...], type]]
-        named = dict.fromkeys(("now", "start") if pending else ("now",), recurrent)
+        named = dict.fromkeys(("now", "start") if pending and expert_config.rates else ("now",), recurrent)
         if expert_config.remembers:
             named["memory"] = (stored_size(self.vocab_size),), np.uint8
             named["mixing"] = (size_of(expert_config.experts),), np.float32
