@@ -70,7 +70,9 @@ def brute_force(tiny_checkpoint):
 
     def adapted(ids):
         evaluator, expert_config = served.evaluator(), AdaptationRequest().expert_config
-        state = evaluator.start(experts=expert_config.experts, static=expert_config.static)
+        state = evaluator.start(
+            experts=expert_config.experts, static=expert_config.static, adapt=expert_config.adapt
+        )
         begin = state.now._replace(last=ids[0])
         state, found = replace(state, now=begin, start=begin), []
         for part in evaluator.observe(state, ids[1:]):
