@@ -20,7 +20,8 @@ def talked(run, server, lines, *arguments):
 def test_only_what_is_kept_is_in_the_session(run, server, client):
     """Typed lines and the proposal that was chosen; not the beginning of one that was refused."""
     asked = [LINES[0], "? The qu", "2", "? The lazy", "", LINES[1]]
-    proposals, told = talked(run, server, asked, "--max-tokens", "5", "--proposals", "2")
+    options = ["--max-tokens", "5", "--proposals", "2", "--temperature", "2"]
+    proposals, told = talked(run, server, asked, *options)
     session = client.sessions.get(re.search(r"--session (\S+)", told)[1])
     again = client.sessions.create()
     for line in (LINES[0], proposals[1].removeprefix("2: "), LINES[1]):
