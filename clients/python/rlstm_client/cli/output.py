@@ -107,13 +107,14 @@ def print_line(answer: AppendResult, text: str, *, as_json: bool) -> None:
 
 
 def print_table(columns: Mapping[str, Iterable[Any]]) -> None:
-    """Print a table; columns of numbers stand right, and those without a value are left out."""
+    """Print a table; numbers stand right, a column without values is left out, an id is never broken."""
     values = {name: list(column) for name, column in columns.items()}
     given = {name: column for name, column in values.items() if any(cell is not None for cell in column)}
     table = Table()
     for name, column in given.items():
         numbers = any(isinstance(cell, int | float) for cell in column)
-        table.add_column(name, justify="right" if numbers else "left", no_wrap=numbers)
+        whole = max(len(_cell(cell)) for cell in column) if name == "id" and column else None
+        table.add_column(name, justify="right" if numbers else "left", no_wrap=numbers, min_width=whole)
     for row in zip(*given.values(), strict=True):
         table.add_row(*(Text(_cell(cell)) for cell in row))
     Console().print(table)
