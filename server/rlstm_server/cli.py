@@ -15,12 +15,12 @@ import gc
 import inspect
 import json
 import math
-import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from importlib.util import find_spec
 from inspect import Parameter
 from typing import Annotated, Literal, TypeVar, get_args, get_origin
 
@@ -36,6 +36,10 @@ from rlstm_server.engine.worker import SWITCH_SECONDS
 from rlstm_server.errors import StartupError
 from rlstm_server.logs import catch_stray_faults, configure_logs
 from rlstm_server.settings import Settings, load_settings
+
+_HAS_LIMITS = find_spec("resource") is not None  # Windows has none
+if _HAS_LIMITS:
+    import resource
 
 OTHER_FILES = 256
 """Open files that are no connections of clients."""
@@ -190,13 +194,16 @@ class _Ending:
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, lambda: self._act())
+
+        def act(*_: object) -> None:
+            loop.call_soon_threadsafe(self._act)
+
+        before = {number: signal.signal(number, act) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
@@ -226,6 +233,8 @@ def _prepare_process(settings: Settings) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
+    if not _HAS_LIMITS:
+        return
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = settings.limits.connections + OTHER_FILES
