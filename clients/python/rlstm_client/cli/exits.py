@@ -13,6 +13,7 @@ from rlstm_client.errors import (
     RLSTMError,
     ScoresNotStoredError,
 )
+from rlstm_client.texts import TextError
 
 
 class Exit(IntEnum):
@@ -48,6 +49,8 @@ def one_line_errors() -> Iterator[None]:
         yield
     except CommandError as error:
         _leave(str(error) + _progress(error), error.code)
+    except TextError as error:
+        _leave(str(error) + _progress(error), Exit.USAGE)
     except RLSTMError as error:
         _leave(str(error) + _progress(error), _code(error))
     except BrokenPipeError:
