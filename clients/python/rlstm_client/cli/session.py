@@ -113,6 +113,8 @@ def stream(
 
     def pieces() -> Iterator[str]:
         for line in inputs.lines_as_they_come(file):
+            if not server["as_json"]:
+                output.check(line)
             for piece in cut(line, FRAME_BYTES):
                 under_way.append(piece)
                 yield piece
