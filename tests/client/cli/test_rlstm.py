@@ -83,9 +83,11 @@ def test_score(rlstm: Run, network: Network, monkeypatch: pytest.MonkeyPatch) ->
     assert (code, "bits per byte" in out, "logprob" in out) == (0, True, True)
     assert network.requests[0].headers["authorization"] == "Bearer secret-key"
 
-    code, out, _ = rlstm("score", "abc", "--json", "--tokens", "--unit", "nats", "--context", "x", "--adapt")
+    code, out, _ = rlstm(
+        "score", "abc", "--json", "--tokens", "--unit", "nats", "--context", "x", "--adapt", "both"
+    )
     assert (code, json.loads(out)["items"][0]["ids"]) == (0, [97, 98, 99])
-    asked = {"text": "abc", "context": "x", "unit": "nats", "scores": "tokens", "adapt": True}
+    asked = {"text": "abc", "context": "x", "unit": "nats", "scores": "tokens", "adapt": "both"}
     assert told(network) == asked
 
 
@@ -114,7 +116,10 @@ def test_generate(rlstm: Run) -> None:
 
 
 def test_without_a_server(rlstm: Run, network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``--local`` gives a model the body that a server would get; what it raises is the one line."""
+    """``--local`` gives a model, the shipped one by default, the body that a server would get.
+
+    What it raises is the one line.
+    """
     asked: list[Any] = []
 
     def act(model: str, body: Any) -> Any:
@@ -127,11 +132,11 @@ def test_without_a_server(rlstm: Run, network: Network, monkeypatch: pytest.Monk
         }
 
     monkeypatch.setattr(commands, "load", lambda group, name, extra: act)
-    assert "8.0000" in rlstm("score", "a", "--local", "tiny")[1]
-    assert rlstm("generate", "a", "--local", "tiny")[1] == "t\n"
-    assert asked[0] == ("tiny", {"text": "a", "unit": "bits", "scores": "totals"})
+    assert "8.0000" in rlstm("score", "a", "--local")[1]
+    assert rlstm("generate", "--local", "a", "--model", "tiny")[1] == "t\n"
+    assert asked[0] == ("bytes-small", {"text": "a", "unit": "bits", "scores": "totals"})
     assert asked[1] == ("tiny", {"prompt": "a"})
-    assert rlstm("score", "a", "--local", "none") == (1, "", "rlstm: none: no such checkpoint\n")
+    assert rlstm("score", "a", "--local", "--model", "none") == (1, "", "rlstm: none: no such checkpoint\n")
     assert network.requests == []
 
 

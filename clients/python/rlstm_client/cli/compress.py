@@ -35,7 +35,9 @@ Adapt = Annotated[
 def compress(
     file: Source,
     out: Out = None,
-    model: Annotated[str, typer.Option(help="A shipped model, or the folder of one.")] = "bytes-small",
+    model: Annotated[
+        str, typer.Option(help="A shipped model, or the folder of one.")
+    ] = commands.DEFAULT_MODEL,
     adapt: Adapt = "both",
     force: Force = False,
 ) -> None:

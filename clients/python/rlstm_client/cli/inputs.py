@@ -24,9 +24,7 @@ Text = Annotated[str | None, typer.Argument(help="The text. Without it, --file o
 TextFile = Annotated[Path | None, typer.Option("--file", "-f", help="Read the text from this file (UTF-8).")]
 EachToken = Annotated[bool, typer.Option("--tokens", help="Every token; of an append, with --json.")]
 UnitOption = Annotated[Unit, typer.Option("--unit", help="Of every log-probability.")]
-Local = Annotated[
-    str | None, typer.Option("--local", metavar="MODEL", help="Use this model here, without a server.")
-]
+Local = Annotated[bool, typer.Option("--local", help="Compute here, without a server.")]
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
 SnapshotName = Annotated[str, typer.Argument(metavar="NAME", help="The snapshot's name.")]
 Url = Annotated[str, typer.Option("--url", envvar="RLSTM_URL", help="Where the server is.")]
@@ -122,8 +120,8 @@ def _kind(hint: Any) -> Any:
     """Return the type that the command line reads of an option: of several values a list, of numbers one."""
     if get_origin(hint) is Literal and isinstance(get_args(hint)[0], int):
         return int
-    if bool in get_args(hint):  # a kind, or whether at all, which is a flag
-        return bool
+    if bool in get_args(hint):  # whether at all, or which kind: the kind is asked for
+        return next(each for each in get_args(hint) if each is not bool)
     return hint if isinstance(hint, type) or get_origin(hint) is Literal else list[str]
 
 

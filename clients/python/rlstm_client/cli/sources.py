@@ -79,9 +79,13 @@ class StandardInput:
 
 
 class File:
-    """A file, as it is or, to `follow`, as it grows: when another one has its name, that is read too."""
+    """A file, as it is or, to `follow`, as it grows: when another one has its name, that is read too.
+
+    Raises OSError at once where it cannot be read.
+    """
 
     def __init__(self, path: Path, *, follow: bool) -> None:
+        path.open("rb").close()
         self.name = str(path)
         self._path, self._follow = path, follow
         self._at, self._head = 0, b""

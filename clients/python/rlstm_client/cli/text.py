@@ -21,7 +21,7 @@ def score(
     file: inputs.TextFile = None,
     in_unit: inputs.UnitOption = "bits",
     each_token: inputs.EachToken = False,
-    local: inputs.Local = None,
+    local: inputs.Local = False,
     **given: Unpack[ScoreOptions],
 ) -> output.Scored:
     """Score a text: how many bits each byte of it costs the model. Options of learning imply --adapt.
@@ -32,7 +32,7 @@ def score(
     scores: Scores = "tokens" if each_token or given.get("top") else "totals"
     options: ScoreOptions = {**given, "unit": in_unit, "scores": scores}
     if local:
-        result = commands.act_locally("score", local, _calls.score(whole, options))
+        result = commands.act_locally("score", options.pop("model", None), _calls.score(whole, options))
     else:
         result = client.score(whole, **options)
     return output.Scored(result, whole)
@@ -45,7 +45,7 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="The text to continue; none starts a text.")] = None,
     *,
     file: inputs.TextFile = None,
-    local: inputs.Local = None,
+    local: inputs.Local = False,
     **given: Unpack[GenerateOptions],
 ) -> Generation | EventStream:
     """Continue a prompt; the text is printed as it comes.
@@ -56,7 +56,9 @@ def generate(
         "" if prompt is None and file is None and inputs.nothing_piped() else inputs.whole_text(prompt, file)
     )
     if local:
-        answer: Generation = commands.act_locally("generate", local, _calls.generate(text, given))
+        answer: Generation = commands.act_locally(
+            "generate", given.pop("model", None), _calls.generate(text, given)
+        )
         return answer
     if not server["as_json"]:
         return client.generate(text, stream=True, **given)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
+from rlstm_model.checkpoint import likely
 from rlstm_model.vocab import Vocab
 from rlstm_server.api.bodies import BODY, StrictRoute, answers, respond
 from rlstm_server.api.dependencies import ContextDep, RequestContext
@@ -57,7 +58,8 @@ def resolve(context: RequestContext, model: str | None) -> Named:
     try:
         return known[next(iter(known)) if model is None else model]
     except KeyError:
-        raise ModelNotFound(f"model: no such model is served; these are: {', '.join(known)}") from None
+        names = likely(str(model), known)
+        raise ModelNotFound(f"model: no such model is served; these are: {names}") from None
 
 
 class ModelOut(Documented):
