@@ -42,7 +42,7 @@ PRINTING = {
 PLACES = {
     "compress": ["compress", "{file}", "--out", "{missing}"],
     "decompress": ["decompress", "{file}.rlz", "--out", "{missing}"],
-    "watch": ["watch", "{file}", "--local", "{model}", "--state", "{missing}"],
+    "watch": ["watch", "{file}", "--local", "--model", "{model}", "--state", "{missing}"],
     "session export": ["session", "export", "{session}", "{missing}"],
     "train": ["train", "tiny", "--corpus", "{corpus}", "--run", "{file}/run", "--steps", "1"],
     "train out": ["train", "tiny", "--corpus", "{corpus}", "--run", "{missing}", "--out", "{file}/x"],

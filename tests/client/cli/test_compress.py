@@ -171,7 +171,8 @@ def test_pipes(tiny_checkpoint: Path, tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
             **options,
         )
-    assert (full_disk.returncode, full_disk.stderr) == (2, b"rlstm: standard output: No space left on device\n")
+    said = b"rlstm: standard output: No space left on device\n"
+    assert (full_disk.returncode, full_disk.stderr) == (2, said)
     assert files(tmp_path) == set()
 
 
