@@ -110,6 +110,8 @@ def stream(
 
     def pieces() -> Iterator[str]:
         for line in lines(source.parts()):
+            if not server["as_json"]:
+                output.check(line)
             for piece in cut(line, FRAME_BYTES):
                 under_way.append(piece)
                 yield piece

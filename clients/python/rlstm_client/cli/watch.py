@@ -17,7 +17,7 @@ import typer
 
 from rlstm_client import AsyncClient, AsyncSession, Retries
 from rlstm_client._http import DEFAULT_URL
-from rlstm_client.cli import commands, inputs
+from rlstm_client.cli import commands, inputs, output
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.judging import THRESHOLD, WARM_UP, Judge, Verdict, read_note
 from rlstm_client.cli.sources import File, Line, StandardInput
@@ -179,6 +179,8 @@ def watch(
     paths = logs or [Path("-")]
     if len({*paths}) < len(paths):
         raise CommandError("give each log once")
+    for place in state or ():
+        output.check_place(place)
     for option, given in (("--name", name), ("--state", state)):
         if given and (len(given) != len(paths) or len({*given}) < len(given)):
             raise CommandError(f"give as many different {option} as logs: {len(paths)}, not {len(given)}")
@@ -233,5 +235,4 @@ async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def _tell(line: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+    output.write(json.dumps(line) + "\n")
