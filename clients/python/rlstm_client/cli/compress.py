@@ -101,8 +101,6 @@ def _refuse(place: Path, force: bool) -> None:
     """Nothing that is there is written over, unless that is asked for."""
     if place == _PIPE:
         return
-    if not place.parent.is_dir():
-        raise CommandError(f"{place.parent}: No such directory")
     if os.path.lexists(place):
         if not place.is_file():
             raise CommandError(f"{place}: is there already, and no file")

@@ -17,7 +17,7 @@ import typer
 
 from rlstm_client import AsyncClient, AsyncSession, Retries
 from rlstm_client._http import DEFAULT_URL
-from rlstm_client.cli import commands, inputs
+from rlstm_client.cli import commands, inputs, output
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.judging import THRESHOLD, WARM_UP, Judge, Verdict, read_note
 from rlstm_client.cli.sources import File, Line, StandardInput
@@ -160,6 +160,8 @@ def watch(
         float, typer.Option(min=0, help="The highest score, of about 1, that is no alarm.")
     ] = THRESHOLD,
     warm_up: Annotated[int, typer.Option(min=2, help="Lines before the first alarm.")] = WARM_UP,
+    encoding: inputs.Encoding = None,
+    invalid: inputs.Invalid = "replace",
     every: Annotated[bool, typer.Option("--all", help="Write every line, not only alarms.")] = False,
     url: inputs.Url = DEFAULT_URL,
     api_key: inputs.ApiKey = None,
@@ -177,10 +179,16 @@ def watch(
     paths = logs or [Path("-")]
     if len({*paths}) < len(paths):
         raise CommandError("give each log once")
+    for place in state or ():
+        output.check_place(place)
     for option, given in (("--name", name), ("--state", state)):
         if given and (len(given) != len(paths) or len({*given}) < len(given)):
             raise CommandError(f"give as many different {option} as logs: {len(paths)}, not {len(given)}")
-    sources = [StandardInput() if str(path) == "-" else File(path, follow=follow) for path in paths]
+    reading: Any = {"encoding": encoding, "invalid": invalid}
+    sources = [
+        StandardInput(**reading) if str(path) == "-" else File(path, follow=follow, **reading)
+        for path in paths
+    ]
 
     wanted: CreateOptions = {"adapt": adapt}
     if model and not local:
@@ -227,5 +235,4 @@ async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def _tell(line: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+    output.write(json.dumps(line) + "\n")
