@@ -170,7 +170,7 @@ def test_a_session_learns_what_is_stored_once_and_outlives_a_kill(start, tmp_pat
     text = "It is a truth universally acknowledged, that a single man must be in want of a wife. " * 3
 
     def cost(url, key):
-        with openai.OpenAI(base_url=f"{url}/v1", api_key="none") as one:
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", timeout=30) as one:
             answer = one.completions.create(
                 model="tiny@novel",
                 prompt=text,
