@@ -67,6 +67,8 @@ def texts_given(
         texts.append((name, [excerpt(vocab, raw, label) for label, raw in segments]))
     if not texts:
         raise typer.BadParameter("name files, a --corpus or a --stream", param_hint="FILES")
+    if len({name for name, _ in texts}) < len(texts):
+        raise typer.BadParameter("name each text once", param_hint="FILES")
     return texts
 
 
