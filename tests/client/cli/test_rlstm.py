@@ -15,7 +15,7 @@ import pytest
 from tests.client.conftest import Network
 from tests.client.test_faults import without_scores
 
-from rlstm_client import Client, Retries, _appends
+from rlstm_client import Client, Retries, _appends, texts
 from rlstm_client.cli import commands, inputs, main
 
 Run = Callable[..., tuple[Any, str, str]]
@@ -221,9 +221,11 @@ def test_text_that_is_no_text(session: Any, tmp_path: Path, monkeypatch: pytest.
     assert "not UTF-8 text (byte 200,000)" in session("append", made, "--file", str(file), code=2)
     with piped(monkeypatch, b"x" * 100, b"\xff"):
         said = session("append", made, code=2)
-    position = json.loads(session("info", made, "--json"))["position"]
-    told = f"; the first {position:,} characters are in the session" if position else ""
-    assert said == f"rlstm: standard input is not UTF-8 text (byte 100){told}\n"
+    assert said.startswith("rlstm: standard input is not UTF-8 text (byte 100): ")
+    assert said.endswith("; the first 100 characters are in the session\n")
+    with piped(monkeypatch, "né".encode("utf-16")):
+        said = json.loads(session("append", made, "--json"))
+    assert said["totals"]["bytes"] == 3
 
 
 def test_an_interrupted_append_says_how_far_it_came(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,8 +236,8 @@ def test_an_interrupted_append_says_how_far_it_came(session: Any, monkeypatch: p
         raise KeyboardInterrupt
 
     made = session("create").strip()
-    monkeypatch.setattr(inputs, "text_as_it_comes", typed)
-    said = session("append", made, code=130)
+    monkeypatch.setattr(texts, "read", typed)
+    said = session("append", made, "--file", "-", code=130)
     assert said == "rlstm: interrupted; the first 3 characters are in the session\n"
 
 
@@ -263,9 +265,10 @@ def test_lines_as_they_come(url: str, session: Any) -> None:
     """Each is appended and printed with what it cost; a full disk is one line, and no reason to wait."""
     made = session("create").strip()
     command = [Path(sys.executable).with_name("rlstm"), "session", "stream", made, "--url", url]
-    options: Any = {"input": b"one\ntwo\n", "stderr": subprocess.PIPE, "timeout": 60}
+    options: Any = {"input": b"one\r\ntwo\rx\xff\n", "stderr": subprocess.PIPE, "timeout": 60}
     done = subprocess.run(command, stdout=subprocess.PIPE, **options)
-    assert (done.returncode, [line.split()[-1] for line in done.stdout.splitlines()]) == (0, [b"one", b"two"])
+    assert (done.returncode, [line.split()[-1] for line in done.stdout.splitlines()]) == (2, [b"one", b"two"])
+    assert b"standard input is not UTF-8 text (byte 10)" in done.stderr
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, stdout=full, **options)
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)

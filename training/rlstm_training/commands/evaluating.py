@@ -28,7 +28,7 @@ from rlstm_training.commands.choosing import (
 from rlstm_training.commands.console import SplitName, progress_bar, show_json, show_table
 from rlstm_training.commands.given import recipe_named
 from rlstm_training.config import Recipe
-from rlstm_training.corpora import CorpusError
+from rlstm_training.corpora import CorpusError, as_text
 from rlstm_training.corpora.reading import load_corpus, load_stream
 from rlstm_training.corpora.texts import Passage, excerpt, passage, validation_passages
 from rlstm_training.evaluation.evaluation import PUBLISHED, Evaluation, total
@@ -51,6 +51,7 @@ def texts_given(
     splits: Sequence[SplitName],
     streams: Sequence[str],
     prefix: int | None,
+    encoding: str | None = None,
 ) -> list[tuple[str, list[Passage]]]:
     """Every text named, by its name, as passages. Wrong usage when none is; raises CorpusError."""
 
@@ -58,7 +59,7 @@ def texts_given(
         one = passage(vocab, raw, name) if prefix is None else excerpt(vocab, raw[:prefix], name)
         return name, [one]
 
-    texts = [whole(_file(path), path) for path in files]
+    texts = [whole(_file(path, encoding), path) for path in files]
     texts += [
         whole(load_corpus(name, split.value), f"{name} {split}") for name in corpora for split in splits
     ]
@@ -72,11 +73,12 @@ def texts_given(
     return texts
 
 
-def _file(path: str) -> bytes:
+def _file(path: str, encoding: str | None) -> bytes:
     try:
-        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
         raise CorpusError(f"{path}: {error.strerror}") from error
+    return as_text(raw, path, encoding)
 
 
 @dataclass(frozen=True)

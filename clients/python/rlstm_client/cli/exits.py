@@ -14,6 +14,7 @@ from rlstm_client.errors import (
     RLSTMError,
     ScoresNotStoredError,
 )
+from rlstm_client.texts import TextError
 
 
 class Exit(IntEnum):
@@ -100,6 +101,8 @@ def one_line_errors() -> Iterator[None]:
                 sys.stdout.flush()
     except CommandError as error:
         _leave(str(error) + _progress(error), error.code)
+    except TextError as error:
+        _leave(str(error) + _progress(error), Exit.USAGE)
     except RLSTMError as error:
         _leave(str(error) + _progress(error), _code(error))
     except OSError as error:

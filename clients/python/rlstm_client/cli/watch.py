@@ -160,6 +160,8 @@ def watch(
         float, typer.Option(min=0, help="The highest score, of about 1, that is no alarm.")
     ] = THRESHOLD,
     warm_up: Annotated[int, typer.Option(min=2, help="Lines before the first alarm.")] = WARM_UP,
+    encoding: inputs.Encoding = None,
+    invalid: inputs.Invalid = "replace",
     every: Annotated[bool, typer.Option("--all", help="Write every line, not only alarms.")] = False,
     url: inputs.Url = DEFAULT_URL,
     api_key: inputs.ApiKey = None,
@@ -182,7 +184,11 @@ def watch(
     for option, given in (("--name", name), ("--state", state)):
         if given and (len(given) != len(paths) or len({*given}) < len(given)):
             raise CommandError(f"give as many different {option} as logs: {len(paths)}, not {len(given)}")
-    sources = [StandardInput() if str(path) == "-" else File(path, follow=follow) for path in paths]
+    reading: Any = {"encoding": encoding, "invalid": invalid}
+    sources = [
+        StandardInput(**reading) if str(path) == "-" else File(path, follow=follow, **reading)
+        for path in paths
+    ]
 
     wanted: CreateOptions = {"adapt": adapt}
     if model and not local:
