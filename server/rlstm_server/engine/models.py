@@ -17,7 +17,7 @@ from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, NotC
 from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, Reader, reader_of
-from rlstm_model.checkpoint import Checkpoint
+from rlstm_model.checkpoint import Checkpoint, likely
 from rlstm_model.parameters import Parameters
 from rlstm_model.vocab import Vocab
 from rlstm_server.errors import InvalidField, ModelMismatch, ModelNotFound
@@ -174,13 +174,13 @@ class Models:
         return iter(self._by_name.values())
 
     def named(self, name: str | None) -> ServedModel:
-        """The model of a name; None is the default. Raises ModelNotFound, which names those there are."""
+        """The model of a name; None is the default. Raises ModelNotFound, which names the nearest."""
         if name is None:
             return self.default
         try:
             return self._by_name[name]
         except KeyError:
-            names = ", ".join(self._by_name)
+            names = likely(name, self._by_name)
             raise ModelNotFound(f"model: no such model is served; these are: {names}") from None
 
     def with_identity(self, fingerprint: str | None, adaptation_fingerprint: str | None) -> ServedModel:

@@ -92,6 +92,13 @@ def test_an_incomplete_character_is_flushed_as_a_replacement():
     assert [token.text for token in steps[-1]] == ["\ufffd"]
 
 
+def test_what_was_begun_and_not_completed_is_text_of_its_own():
+    """The next character's token has that alone."""
+    steps, _ = play("", (), ids=[0xE2, 0x82, 97, 200, 98])
+
+    assert [token.text for step in steps for token in step] == ["", "\ufffd", "a", "\ufffd", "b"]
+
+
 def test_words_are_cut_where_the_stop_string_begins(words):
     """A token that holds the beginning of a stop string keeps the text before it."""
     steps, held = play("the cat sat", (" sa",), vocab=words)

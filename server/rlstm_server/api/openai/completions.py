@@ -44,7 +44,7 @@ from rlstm_server.schemas.generation import (
     TokenEvent,
 )
 from rlstm_server.schemas.text import EngineIdentity, Passage
-from rlstm_server.schemas.wire import Call
+from rlstm_server.schemas.wire import Call, column
 
 DONE: Final = b"data: [DONE]\n\n"
 
@@ -244,7 +244,7 @@ class LogprobIn(Lenient):
     """A text, and the one before it."""
 
     context: str = Field(default="", description="Read first; empty: the beginning of all text.")
-    continuation: str = Field(min_length=1, description="Scored after it.")
+    continuation: str = Field(min_length=1, description="Scored after it; made into tokens apart from it.")
 
 
 class LogprobOut(Documented):
@@ -253,6 +253,7 @@ class LogprobOut(Documented):
     logprob: float = Field(description="Natural logarithm, of all tokens of the continuation together.")
     is_greedy: bool = Field(description="Whether each of them is the most probable one at its place.")
     num_tokens: int = Field(description="Of the continuation.")
+    token_ids: list[int] = Field(description="Of the continuation; those of the two joined may be others.")
     input_tokens: int = Field(description="Of both texts; bos where the context is empty.")
 
 
@@ -283,12 +284,14 @@ async def logprob(model_id: ModelPath, body: LogprobIn, context: ContextDep) -> 
 
 
 def _sum_fields(prompt: PromptEvent, count: int) -> dict[str, Any]:
-    logprobs = [value for value in prompt.logprobs[-count:] if value is not None]
-    best = (row[0][1] for row in prompt.top[-count:])
+    own = slice(len(prompt.ids) - count, None)
+    logprobs = [value for value in prompt.logprobs[own] if value is not None]
+    best = (row[0][1] for row in prompt.top[own])
     return {
         "logprob": math.fsum(logprobs),
         "is_greedy": all(own >= other for own, other in zip(logprobs, best, strict=True)),
         "num_tokens": count,
+        "token_ids": column(prompt.ids[own]),
         "input_tokens": prompt.tokens,
     }
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
+from rlstm_model.checkpoint import likely
 from rlstm_model.vocab import Vocab
 from rlstm_server.api.bodies import BODY, StrictRoute, answers, respond
 from rlstm_server.api.dependencies import ContextDep, RequestContext
@@ -65,7 +66,7 @@ def resolve(context: RequestContext, model: str | None) -> Named:
     name, mark, session = (next(iter(known)) if model is None else model).partition(SESSION)
     named = known.get(name)
     if named is None or (mark and (named.adaptation or not session)):
-        names = ", ".join(known)
+        names = likely(name, known)
         raise ModelNotFound(f"model: no such model is served; these are: {names}; and NAME@SESSION")
     return named._replace(id=f"{name}{mark}{session}", session=session)
 

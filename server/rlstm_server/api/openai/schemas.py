@@ -26,8 +26,7 @@ from rlstm_server.schemas.generation import (
     MAX_CHOICES,
     MAX_STOPS,
     GenerationSettings,
-    StopString,
-    StopStrings,
+    Stops,
     Usage,
 )
 from rlstm_server.schemas.text import MAX_TOP, Passage
@@ -151,7 +150,7 @@ class CompletionIn(Lenient):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = Field(
         default=None, description="Same seed, same text, whatever else is asked for; default: drawn."
     )
-    stop: StopString | StopStrings | None = Field(
+    stop: Stops | None = Field(
         default=None, description=f"Strings that end the text; up to {MAX_STOPS}; not part of it."
     )
     stream: bool | None = None
@@ -204,13 +203,6 @@ class CompletionIn(Lenient):
             raise ValueError("prompt_logprobs are not available in a stream")
         return value
 
-    @field_validator("stop")
-    @classmethod
-    def _check_stop(cls, value: str | list[str] | None) -> str | list[str] | None:
-        if isinstance(value, list) and len(value) > MAX_STOPS:
-            raise ValueError(f"at most {MAX_STOPS} strings")
-        return value
-
     @field_validator("add_special_tokens")
     @classmethod
     def _check_special_tokens(cls, value: bool | None, info: ValidationInfo) -> bool | None:
@@ -223,7 +215,10 @@ class CompletionIn(Lenient):
     @field_validator("best_of")
     @classmethod
     def _check_best_of(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value not in (None, info.data.get("n") or 1):
+        choices = info.data.get("n") or 1
+        if value is not None and value < choices:
+            raise ValueError(f"has to be n, {choices}, or more: the best n of them are answered")
+        if value is not None and value > choices:
             raise ValueError("choosing among more texts than n is not built")
         return value
 
