@@ -182,6 +182,8 @@ def load(group: str, name: str, extra: str) -> Any:
         return point.load()
     except ModuleNotFoundError as error:
         raise CommandError(f"{name} needs {error.name}; {advice}", Exit.MISSING) from error
+    except ValueError as error:  # a variable of OpenTelemetry's is read by an import
+        raise CommandError(f"{name}: {error}") from error
 
 
 def _behind(command: Command) -> Any:
