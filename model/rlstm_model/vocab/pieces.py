@@ -85,7 +85,7 @@ class PieceVocab(Vocab):
 
     @cached_property
     def _made(self) -> Tokenizer:
-        return _of_tokenizers(self.tokenizer) if self.library == "tokenizers" else _of_model(self.tokenizer)
+        return _made(self.library, self.tokenizer)
 
     @cached_property
     def _index(self) -> dict[str, int]:
@@ -101,6 +101,11 @@ class PieceVocab(Vocab):
     def _newline(self) -> Spanned:
         made = [(token, 0, 1) for token, *_ in self._made.encode("\n") if token != self.unknown_id]
         return made or ([] if self.eos is None else [(self._index[self.eos], 0, 1)])
+
+    @staticmethod
+    def names(library: Library, tokenizer: str) -> Sequence[str]:
+        """The names of all pieces, in id order. Raises VocabError."""
+        return _made(library, tokenizer).names
 
     def check(self) -> None:
         """Raise VocabError where pieces cross words: a text would not be read as the model learned it."""
@@ -191,6 +196,10 @@ class _PieceDecoder(Utf8Decoder):
             text = text.removeprefix(" ")
         self._begins = text == "\n" or (self._begins and not text)
         return text
+
+
+def _made(library: Library, tokenizer: str) -> Tokenizer:
+    return _of_tokenizers(tokenizer) if library == "tokenizers" else _of_model(tokenizer)
 
 
 def _library(name: Library) -> Any:

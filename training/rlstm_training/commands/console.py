@@ -24,6 +24,7 @@ from rlstm_model.adaptation.state import ExpertConfig, NonFiniteState
 from rlstm_model.checkpoint import CheckpointError
 from rlstm_model.native import NativeUnavailable
 from rlstm_training.corpora import CorpusError
+from rlstm_training.imports import ImportRefused
 
 P = ParamSpec("P")
 
@@ -96,7 +97,7 @@ def _exit_code(error: Exception) -> int | None:
     from rlstm_training.ranks import RankError  # they import torch, which no help text needs
     from rlstm_training.run import RunError
 
-    if isinstance(error, CorpusError | CheckpointError | CalibrationError):
+    if isinstance(error, CorpusError | CheckpointError | CalibrationError | ImportRefused):
         return WRONG_INPUT
     if isinstance(error, RunError | RankError | NonFiniteState):
         return FAILED

@@ -55,6 +55,7 @@ COMMANDS = (
     Command(name="store", help="Prepare and check a store that servers share.", parts=STORES),
     Command(name="probe", help="Measure a service from outside, for Prometheus.", extra="server"),
     Command(name="train", help="Train a model by a recipe.", extra="training"),
+    Command(name="import", help="Take in an LSTM that was trained elsewhere.", extra="training"),
     Command(name="calibrate", help="Measure what learning in service needs.", extra="training"),
     Command(name="evaluate", help="Evaluate a model on texts, static or learning.", extra="training"),
     Command(name="corpora", help="Say which published corpora are here; fetch others.", extra="training"),
