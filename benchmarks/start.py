@@ -31,7 +31,7 @@ def local_seconds(model: str, python: Path = Path(sys.executable)) -> float:
         environment = environment_of({"data_dir": folder})
         began = time.perf_counter()
         subprocess.run(  # noqa: S603
-            [command_of(python), "score", "--local", model, "It was the best of times."],
+            [command_of(python), "score", "--local", "--model", model, "It was the best of times."],
             env=environment,
             stdout=subprocess.DEVNULL,
             check=True,

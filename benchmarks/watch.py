@@ -181,7 +181,14 @@ def watch(
         for name in texts
         if name in (only or texts)
     }
-    options = ["--local", model, "--adapt", adapt, *(("--threshold", threshold) if threshold else ())]
+    options = [
+        "--local",
+        "--model",
+        model,
+        "--adapt",
+        adapt,
+        *(("--threshold", threshold) if threshold else ()),
+    ]
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         alarms = watched(Path(folder), given, *options)

@@ -76,7 +76,7 @@ def test_without_a_compiler_the_client_is_installed(tmp_path):
     assert run(unpacked, COMMAND, "--help").returncode == 0
     for arguments in (
         ["serve", "--port", "0", "--durability", "memory"],
-        ["score", "--local", "bytes-small", "a text"],
+        ["score", "--local", "a text"],
         ["evaluate", "bytes-small", __file__, "--dynamic"],
     ):
         said = run(unpacked, COMMAND, *arguments)

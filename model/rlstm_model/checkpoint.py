@@ -20,8 +20,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -176,8 +177,16 @@ def _resolve(name_or_path: str | Path) -> Path:
     names = shipped_names()
     if str(name_or_path) in names:
         return _shipped_folder() / str(name_or_path)
-    known = ", ".join(names) if names else "none"
+    known = likely(str(name_or_path), names) or "none"
     raise CheckpointError(f"{name_or_path}: no such checkpoint folder or shipped model (shipped: {known})")
+
+
+def likely(name: str, known: Iterable[str]) -> str:
+    """What may have been meant by a name that is unknown: the nearest three, and how many more there are."""
+    names = list(known)
+    if len(names) <= 3:
+        return ", ".join(names)
+    return f"{', '.join(get_close_matches(name, names, cutoff=0.0))} and {len(names) - 3} more"
 
 
 def _read_json(path: Path, parse: Callable[[Mapping[str, Any]], _Parsed]) -> _Parsed:

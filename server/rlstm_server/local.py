@@ -1,6 +1,6 @@
 """Without a server: the same application, called in this process.
 
-``rlstm score``, ``generate`` and ``watch`` come here with ``--local MODEL``, so a local answer is the served
+``rlstm score``, ``generate`` and ``watch`` come here with ``--local``, so a local answer is the served
 answer. Nothing listens and nothing is kept.
 """
 

@@ -47,12 +47,8 @@ def run(code: str, *arguments: str) -> str:
 @pytest.mark.parametrize("torch", [BLOCKED, ""], ids=["without torch", "with torch"])
 def test_nothing_local_imports_torch(torch: str, tmp_path: Path) -> None:
     """Scoring, learning, generating and compressing by the shipped model, by command and by library."""
-    assert '"updates": 2' in run(
-        torch + COMMAND, "score", "--local", "bytes-small", "--adapt", "--json", "ab" * 20
-    )
-    assert run(
-        torch + COMMAND, "generate", "--local", "bytes-small", "It was", "-n", "4", "--seed", "1"
-    ).strip()
+    assert '"updates": 2' in run(torch + COMMAND, "score", "--local", "--adapt", "both", "--json", "ab" * 20)
+    assert run(torch + COMMAND, "generate", "--local", "It was", "-n", "4", "--seed", "1").strip()
     assert run(torch + LIBRARY) == "True 3\n8\n"
     packed, back = tmp_path / "tale.rlz", tmp_path / "back"
     run(torch + COMMAND, "compress", __file__, "--out", str(packed), "--adapt", "memory")

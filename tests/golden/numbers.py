@@ -73,10 +73,14 @@ def commands(rlstm: Commands, models: dict[str, str], work: Path) -> dict[str, A
         for plan, options in plans.items():
             said = rlstm.run("evaluate", place, text, *options, "--threads", 1, "--json")
             found[f"evaluate {name} {plan}"] = _without_times([json.loads(x) for x in _objects(said)])
-        for plan, options in {"plain": [], "adapt": ["--adapt", "--words"], "top": ["--top", 2]}.items():
-            said = rlstm.run("score", "--local", place, SEA * 2, "--tokens", *options, "--json")
+        for plan, options in {
+            "plain": [],
+            "adapt": ["--adapt", "both", "--words"],
+            "top": ["--top", 2],
+        }.items():
+            said = rlstm.run("score", "--local", "--model", place, SEA * 2, "--tokens", *options, "--json")
             found[f"score {name} {plan}"] = _without_times(json.loads(said))
-        said = rlstm.run("generate", "--local", place, "the sea", "-n", 30, "--seed", 7, "--json")
+        said = rlstm.run("generate", "--local", "--model", place, "the sea", "-n", 30, "--seed", 7, "--json")
         found[f"generate {name}"] = _without_times(json.loads(said))
     found["recipes"] = json.loads(rlstm.run("train", "--list", "--json"))
     return found

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import struct
 from pathlib import Path
 
@@ -213,6 +214,10 @@ def test_an_unknown_name_lists_the_shipped_models(tmp_path, monkeypatch, folder)
         load("tinny")
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         load("../" + tmp_path.name)
+    for name in ("tinier", "small", "large"):
+        shutil.copytree(folder, folder.parent / name)
+    with pytest.raises(CheckpointError, match=r"shipped: tiny, tinier, \w+ and 1 more"):
+        load("tinny")
 
 
 def test_every_shipped_model_loads():

@@ -25,6 +25,7 @@ from rich.table import Table
 from rlstm_client import Client, Session
 from rlstm_client.cli import inputs
 from rlstm_client.cli.exits import CommandError, one_line_errors
+from rlstm_client.texts import lines, read
 
 MOST_CANDIDATES = 256
 
@@ -158,8 +159,11 @@ class Rescorer:
 
 def utterances(file: Path) -> list[Utterance]:
     """Read the file whole, so that a bad line is told before anything is scored."""
-    lines = inputs.whole_text(None, file).split("\n")
-    return [Utterance.read(line, f"line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    return [
+        Utterance.read(line, f"line {number}")
+        for number, line in enumerate(lines(read(file)), 1)
+        if line.strip()
+    ]
 
 
 def rescore(
@@ -174,7 +178,7 @@ def rescore(
 ) -> None:
     """Rank the candidates of each line and write the winner."""
     lists = utterances(file)
-    known = inputs.whole_text(None, prime) if prime else ""
+    known = "".join(read(prime)) if prime else ""
     with Client(url, api_key=api_key) as client:
         session = client.sessions.create()
         try:

@@ -27,6 +27,7 @@ from rlstm_client import Client
 from rlstm_client.cli import inputs
 from rlstm_client.cli.exits import CommandError, one_line_errors
 from rlstm_client.models import AppendResult, ScoredItem, Unit
+from rlstm_client.texts import read as texts_read
 
 AT_ONCE = 32  # texts in one request
 CHARACTERS_AT_ONCE = 100_000  # of several texts
@@ -93,7 +94,7 @@ class Word:
 
 def texts_of(files: Sequence[Path], *, lines: bool) -> dict[str, str]:
     """Read the files, by name; with ``lines`` each line with a word in it is a text, ``file:number``."""
-    texts = {str(file): inputs.whole_text(None, file) for file in files}
+    texts = {str(file): "".join(texts_read(file)) for file in files}
     for name, text in texts.items():
         if not text.strip():
             raise CommandError(f"{name} holds no word")

@@ -154,9 +154,13 @@ class ArrivingFile:
 
     def __enter__(self) -> Self:
         if isinstance(self._to, Path):
-            self.partial = tempfile.NamedTemporaryFile(
-                dir=self._to.parent, prefix=f".{self._to.name}.", delete=False
-            )
+            try:
+                self.partial = tempfile.NamedTemporaryFile(
+                    dir=self._to.parent, prefix=f".{self._to.name}.", delete=False
+                )
+            except OSError as error:
+                error.filename = str(self._to)
+                raise
         else:
             self.partial = tempfile.TemporaryFile()
         return self

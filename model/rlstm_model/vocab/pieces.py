@@ -233,7 +233,7 @@ def _of_tokenizers(text: str) -> Tokenizer:
     added = {each["content"] for each in described.get("added_tokens") or ()}
     spaces = "ByteLevel" in of_bytes
     written = _bytes_of_level if spaces else _written(model)
-    data = [name.encode() if name in added else written(name) for name in names]
+    data = [(b"" if name in added else written(name)) or name.encode() for name in names]
     return Tokenizer(names, data, encode, spaces, unknown)
 
 

@@ -140,6 +140,8 @@ class CharVocab(Vocab):
 
 
 class _CharDecoder:
+    lost = 0
+
     def __init__(self, vocab: CharVocab) -> None:
         self._vocab = vocab
 

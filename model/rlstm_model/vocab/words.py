@@ -173,6 +173,8 @@ OPTIONS = ("eos", "unknown", "bos", "lower")
 class _WordDecoder:
     """A space goes between two words of a line, and nowhere else."""
 
+    lost = 0
+
     def __init__(self, vocab: WordVocab) -> None:
         self._vocab = vocab
         self._inside_line = False

@@ -17,7 +17,7 @@ from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, NotC
 from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, Reader, reader_of
-from rlstm_model.checkpoint import Checkpoint
+from rlstm_model.checkpoint import Checkpoint, likely
 from rlstm_model.parameters import Parameters
 from rlstm_model.vocab import Vocab
 from rlstm_server.errors import InvalidField, ModelMismatch, ModelNotFound
@@ -143,11 +143,14 @@ class ServedModel:
 
 
 def check_apart(names: Sequence[str], identities: Sequence[Identity]) -> None:
-    """Raise ValueError for two models of the same name, or that `name:adapt` could be; and for one twice."""
+    """Raise ValueError for two models of the same name, or that `name:adapt` could be; and for one twice.
+
+    `name@session` is a session, and `@` belongs to it.
+    """
     if len({*names}) < len(names):
         raise ValueError("two models have the same name")
-    if coloned := [name for name in names if ":" in name]:
-        raise ValueError(f"{coloned[0]!r}: a model's name has no colon; NAME=FOLDER gives it another")
+    if marked := [name for name in names if ":" in name or "@" in name]:
+        raise ValueError(f"{marked[0]!r}: a model's name has no colon and no @; NAME=FOLDER gives it another")
     if len({*identities}) < len(identities):
         raise ValueError("the same model is there twice")
 
@@ -171,13 +174,13 @@ class Models:
         return iter(self._by_name.values())
 
     def named(self, name: str | None) -> ServedModel:
-        """The model of a name; None is the default. Raises ModelNotFound, which names those there are."""
+        """The model of a name; None is the default. Raises ModelNotFound, which names the nearest."""
         if name is None:
             return self.default
         try:
             return self._by_name[name]
         except KeyError:
-            names = ", ".join(self._by_name)
+            names = likely(name, self._by_name)
             raise ModelNotFound(f"model: no such model is served; these are: {names}") from None
 
     def with_identity(self, fingerprint: str | None, adaptation_fingerprint: str | None) -> ServedModel:

@@ -107,7 +107,7 @@ def test_nothing_is_written_of_a_damaged_file(rlstm: Run, damage: str) -> None:
     [
         (["compress", "none"], "none: No such file or directory"),
         (["compress", "."], ".: Is a directory"),
-        (["compress", "tale", "--out", "no/where"], "no: No such directory"),
+        (["compress", "tale", "--out", "no/where"], "no/where: No such file"),
         (["compress", "tale", "--model", "none"], "none: no such checkpoint folder or shipped model"),
         (["decompress", "tale"], "tale: the name does not end in .rlz: give --out FILE"),
         (["decompress", "none.rlz"], "none.rlz: No such file or directory"),
@@ -171,7 +171,8 @@ def test_pipes(tiny_checkpoint: Path, tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
             **options,
         )
-    assert (full_disk.returncode, full_disk.stderr) == (2, b"rlstm: the output: No space left on device\n")
+    said = b"rlstm: standard output: No space left on device\n"
+    assert (full_disk.returncode, full_disk.stderr) == (2, said)
     assert files(tmp_path) == set()
 
 
@@ -190,7 +191,7 @@ def test_a_closed_pipe_is_quiet(tiny_checkpoint: Path) -> None:
             stdout=closed,
             stderr=subprocess.PIPE,
         )
-    assert (ended.returncode, ended.stderr) == (1, b"")
+    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 def _small_files_only() -> None:

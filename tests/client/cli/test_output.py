@@ -47,6 +47,13 @@ def test_tables_take_brackets_as_text(capsys: pytest.CaptureFixture[str]) -> Non
     assert "1,000" in out
 
 
+def test_an_id_is_never_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    """However wide the other columns are, an id can be copied."""
+    output.print_table({"id": ["a" * 32], "name": ["b" * 60], "model": ["c" * 60], "created": ["d" * 60]})
+
+    assert "a" * 32 in capsys.readouterr().out
+
+
 def test_a_score_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     """Sums, and where asked for tokens and words, each beside its own numbers."""
     item = ScoredItem(

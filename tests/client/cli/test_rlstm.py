@@ -15,7 +15,7 @@ import pytest
 from tests.client.conftest import Network
 from tests.client.test_faults import without_scores
 
-from rlstm_client import Client, Retries, _appends
+from rlstm_client import Client, Retries, _appends, texts
 from rlstm_client.cli import commands, inputs, main
 
 Run = Callable[..., tuple[Any, str, str]]
@@ -83,9 +83,11 @@ def test_score(rlstm: Run, network: Network, monkeypatch: pytest.MonkeyPatch) ->
     assert (code, "bits per byte" in out, "logprob" in out) == (0, True, True)
     assert network.requests[0].headers["authorization"] == "Bearer secret-key"
 
-    code, out, _ = rlstm("score", "abc", "--json", "--tokens", "--unit", "nats", "--context", "x", "--adapt")
+    code, out, _ = rlstm(
+        "score", "abc", "--json", "--tokens", "--unit", "nats", "--context", "x", "--adapt", "both"
+    )
     assert (code, json.loads(out)["items"][0]["ids"]) == (0, [97, 98, 99])
-    asked = {"text": "abc", "context": "x", "unit": "nats", "scores": "tokens", "adapt": True}
+    asked = {"text": "abc", "context": "x", "unit": "nats", "scores": "tokens", "adapt": "both"}
     assert told(network) == asked
 
 
@@ -114,7 +116,10 @@ def test_generate(rlstm: Run) -> None:
 
 
 def test_without_a_server(rlstm: Run, network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``--local`` gives a model the body that a server would get; what it raises is the one line."""
+    """``--local`` gives a model, the shipped one by default, the body that a server would get.
+
+    What it raises is the one line.
+    """
     asked: list[Any] = []
 
     def act(model: str, body: Any) -> Any:
@@ -127,11 +132,11 @@ def test_without_a_server(rlstm: Run, network: Network, monkeypatch: pytest.Monk
         }
 
     monkeypatch.setattr(commands, "load", lambda group, name, extra: act)
-    assert "8.0000" in rlstm("score", "a", "--local", "tiny")[1]
-    assert rlstm("generate", "a", "--local", "tiny")[1] == "t\n"
-    assert asked[0] == ("tiny", {"text": "a", "unit": "bits", "scores": "totals"})
+    assert "8.0000" in rlstm("score", "a", "--local")[1]
+    assert rlstm("generate", "--local", "a", "--model", "tiny")[1] == "t\n"
+    assert asked[0] == ("bytes-small", {"text": "a", "unit": "bits", "scores": "totals"})
     assert asked[1] == ("tiny", {"prompt": "a"})
-    assert rlstm("score", "a", "--local", "none") == (1, "", "rlstm: none: no such checkpoint\n")
+    assert rlstm("score", "a", "--local", "--model", "none") == (1, "", "rlstm: none: no such checkpoint\n")
     assert network.requests == []
 
 
@@ -216,9 +221,11 @@ def test_text_that_is_no_text(session: Any, tmp_path: Path, monkeypatch: pytest.
     assert "not UTF-8 text (byte 200,000)" in session("append", made, "--file", str(file), code=2)
     with piped(monkeypatch, b"x" * 100, b"\xff"):
         said = session("append", made, code=2)
-    position = json.loads(session("info", made, "--json"))["position"]
-    told = f"; the first {position:,} characters are in the session" if position else ""
-    assert said == f"rlstm: standard input is not UTF-8 text (byte 100){told}\n"
+    assert said.startswith("rlstm: standard input is not UTF-8 text (byte 100): ")
+    assert said.endswith("; the first 100 characters are in the session\n")
+    with piped(monkeypatch, "né".encode("utf-16")):
+        said = json.loads(session("append", made, "--json"))
+    assert said["totals"]["bytes"] == 3
 
 
 def test_an_interrupted_append_says_how_far_it_came(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,8 +236,8 @@ def test_an_interrupted_append_says_how_far_it_came(session: Any, monkeypatch: p
         raise KeyboardInterrupt
 
     made = session("create").strip()
-    monkeypatch.setattr(inputs, "text_as_it_comes", typed)
-    said = session("append", made, code=130)
+    monkeypatch.setattr(texts, "read", typed)
+    said = session("append", made, "--file", "-", code=130)
     assert said == "rlstm: interrupted; the first 3 characters are in the session\n"
 
 
@@ -258,9 +265,10 @@ def test_lines_as_they_come(url: str, session: Any) -> None:
     """Each is appended and printed with what it cost; a full disk is one line, and no reason to wait."""
     made = session("create").strip()
     command = [Path(sys.executable).with_name("rlstm"), "session", "stream", made, "--url", url]
-    options: Any = {"input": b"one\ntwo\n", "stderr": subprocess.PIPE, "timeout": 60}
+    options: Any = {"input": b"one\r\ntwo\rx\xff\n", "stderr": subprocess.PIPE, "timeout": 60}
     done = subprocess.run(command, stdout=subprocess.PIPE, **options)
-    assert (done.returncode, [line.split()[-1] for line in done.stdout.splitlines()]) == (0, [b"one", b"two"])
+    assert (done.returncode, [line.split()[-1] for line in done.stdout.splitlines()]) == (2, [b"one", b"two"])
+    assert b"standard input is not UTF-8 text (byte 10)" in done.stderr
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, stdout=full, **options)
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)

@@ -1,6 +1,7 @@
 """Where lines come from: cut out of what comes, and found again in a file."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_client.cli.sources import MOST_BYTES, Cutter, File, Line
+from rlstm_client.texts import TextError
+
+ENCODINGS = ["utf-8-sig", "utf-16", "utf-32"]
 
 
-@given(st.binary(max_size=60).map(lambda data: data.replace(b"x", b"\n")), st.integers(1, 9))
-def test_lines_are_the_text_however_it_comes(data: bytes, size: int) -> None:
-    """Each with its bytes; what is no text is replaced, and the last line may have no end."""
-    cutter = Cutter()
+def cut(data: bytes, size: int, **options: Any) -> list[Line]:
+    """The lines of bytes that come in parts of a size."""
+    cutter = Cutter(**options)
     lines = [line for at in range(0, len(data), size) for line in cutter.feed(data[at : at + size])]
-    lines += cutter.finish()
-    whole = data.split(b"\n")
-    whole = whole[:-1] if not whole[-1] else whole
+    return lines + cutter.feed(b"", last=True)
 
-    assert [line.text for line in lines] == [line.decode("utf-8", "replace").rstrip("\r") for line in whole]
+
+@given(st.lists(st.sampled_from([b"a", b"\xff", "é".encode(), b"\r", b"\n", b"\r\n"])), st.integers(1, 9))
+def test_lines_are_the_text_however_it_comes(pieces: list[bytes], size: int) -> None:
+    """Each with its bytes; what is no text is replaced, and the last line may have no end."""
+    data = b"".join(pieces)
+    lines = cut(data, size)
+    whole = re.split(rb"\r\n|\r|\n", data)
+    whole = whole if whole[-1] else whole[:-1]
+
+    assert [line.text for line in lines] == [line.decode("utf-8", "replace") for line in whole]
     assert sum(line.size for line in lines) == len(data)
+
+
+@given(st.text("a\n\rÜ\u0a0d\u0d0a🙂", min_size=1, max_size=9), st.sampled_from(ENCODINGS), st.integers(1, 9))
+def test_lines_of_every_encoding(text: str, encoding: str, size: int) -> None:
+    """A mark tells it; a byte that looks like a line end is none in the middle of a unit."""
+    lines = cut(text.encode(encoding), size)
+    whole = re.split(r"\r\n|\r|\n", text)
+
+    assert [line.text for line in lines] == (whole if whole[-1] else whole[:-1])
+    assert sum(line.size for line in lines) == len(text.encode(encoding))
+
+
+def test_a_line_that_is_no_text_may_be_refused() -> None:
+    """With its place, after the lines before it."""
+    cutter = Cutter("log", invalid="refuse")
+    assert cutter.feed(b"one\n") == [Line("one", 4)]
+    with pytest.raises(TextError, match=r"log is not UTF-8 text .byte 5."):
+        cutter.feed(b"t\xff\n")
 
 
 def test_a_line_without_end_is_bounded() -> None:
@@ -59,6 +87,16 @@ async def test_a_file_goes_on_where_it_was_left(tmp_path: Path) -> None:
     for other in ("One\ntwo\n" + "three\n" * 200, "one\n", ""):
         path.write_text(other)
         assert (await read(path, place))[0] == other.splitlines()
+
+
+async def test_a_file_of_another_encoding_goes_on(tmp_path: Path) -> None:
+    """Its mark tells it, wherever it is gone on with."""
+    path = tmp_path / "log"
+    path.write_bytes("é\r\nü\r\nö\r\n".encode("utf-16"))
+    first, place = await read(path, {}, most=1)
+    second, _ = await read(path, place)
+
+    assert (first, second) == (["é"], ["ü", "ö"])
 
 
 async def test_a_file_is_followed_as_it_grows_and_rotates(tmp_path: Path, monkeypatch: Any) -> None:

@@ -115,11 +115,14 @@ def test_foreseeable_errors_are_one_line(rlstm, trained, corpora, own_folder, tm
     """What is wrong is named on standard error, with the exit code of bad input or of failed work."""
     (corpora / "three" / "test.txt.xz").write_bytes(b"damaged")
     (tmp_path / "empty.txt").touch()
+    (tmp_path / "odd.txt").write_bytes(b"\xff\xfea")
     run = tmp_path / "run"
     for words, code, message in [
         (["evaluate", tmp_path / "nothing", "x"], 2, "no such checkpoint folder"),
         (["evaluate", trained, tmp_path / "absent.txt"], 2, "absent.txt: No such file"),
         (["evaluate", trained, tmp_path / "empty.txt"], 2, "empty.txt holds no text"),
+        (["evaluate", trained, tmp_path / "odd.txt"], 2, "odd.txt is not UTF-16-LE text"),
+        (["evaluate", trained, tmp_path / "odd.txt", "--encoding", "x"], 2, "no encoding 'x'"),
         (["evaluate", trained, "--corpus", "three"], 2, "test.txt.xz is damaged"),
         (["evaluate", trained, "--stream", "none"], 2, "no stream 'none'"),
         (["evaluate", trained, "--corpus", "one", "--dynamic"], 2, "has no calibration"),

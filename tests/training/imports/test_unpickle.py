@@ -36,7 +36,7 @@ def unpickled(source, out):
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_module_becomes_its_state_dict(tmp_path, zipped):
-    """As awd-lstm-lm writes one, in a list with its optimiser, in both formats of torch's; a trap stays shut."""
+    """As awd-lstm-lm writes it, in a list with its optimiser, in both formats of torch's; traps stay shut."""
     module, source, out = Module(), tmp_path / "model.pt", tmp_path / "model.safetensors"
     saved = [module, Trap(tmp_path / "sprung")]
     torch.save(saved, source, _use_new_zipfile_serialization=zipped)

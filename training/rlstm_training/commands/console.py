@@ -97,7 +97,8 @@ def _exit_code(error: Exception) -> int | None:
     from rlstm_training.ranks import RankError  # they import torch, which no help text needs
     from rlstm_training.run import RunError
 
-    if isinstance(error, CorpusError | CheckpointError | CalibrationError | ImportRefused):
+    unwritable = isinstance(error, RunError) and isinstance(error.__cause__, OSError)
+    if unwritable or isinstance(error, CorpusError | CheckpointError | CalibrationError | ImportRefused):
         return WRONG_INPUT
     if isinstance(error, RunError | RankError | NonFiniteState):
         return FAILED

@@ -28,6 +28,7 @@ Streams = Annotated[list[str] | None, typer.Option("--stream", help="A stream, r
 _Files = Annotated[list[str] | None, typer.Argument(help="Text files; - is standard input.")]
 _Split = Annotated[list[SplitName] | None, typer.Option(help="Of the corpora (default: test).")]
 _Prefix = Annotated[int | None, typer.Option(min=1, help="Only the first bytes of each text or segment.")]
+_Encoding = Annotated[str | None, typer.Option(help="Of the files; else a mark tells, or it is UTF-8.")]
 _Temperature = Annotated[
     str, typer.Option(help="Multiplies the logits; 'search' chooses it on validation text.")
 ]
@@ -63,6 +64,7 @@ def evaluate(
     split: _Split = None,
     stream: Streams = None,
     prefix: _Prefix = None,
+    encoding: _Encoding = None,
     temperature: _Temperature = "1",
     dynamic: _Dynamic = False,
     rate_scale: _RateScale = 1.0,
@@ -103,7 +105,7 @@ def evaluate(
     )
     checkpoint = origin.checkpoint
     texts = evaluating.texts_given(
-        checkpoint.vocab, files or (), corpus or (), split or [SplitName.TEST], stream or (), prefix
+        checkpoint.vocab, files or (), corpus or (), split or [SplitName.TEST], stream or (), prefix, encoding
     )
     tried = origin.temperatures() if temperature == "search" else []
     chosen = min(tried, key=lambda pair: pair[1])[0] if tried else evaluating.temperature_of(temperature)

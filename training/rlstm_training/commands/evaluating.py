@@ -28,7 +28,7 @@ from rlstm_training.commands.choosing import (
 from rlstm_training.commands.console import SplitName, progress_bar, show_json, show_table
 from rlstm_training.commands.given import recipe_named
 from rlstm_training.config import Recipe
-from rlstm_training.corpora import CorpusError
+from rlstm_training.corpora import CorpusError, as_text
 from rlstm_training.corpora.reading import load_corpus, load_stream
 from rlstm_training.corpora.texts import Passage, excerpt, passage, validation_passages
 from rlstm_training.evaluation.evaluation import PUBLISHED, Evaluation, total
@@ -51,30 +51,35 @@ def texts_given(
     splits: Sequence[SplitName],
     streams: Sequence[str],
     prefix: int | None,
+    encoding: str | None = None,
 ) -> list[tuple[str, list[Passage]]]:
     """Every text named, by its name, as passages. Wrong usage when none is; raises CorpusError."""
+    named = [*files, *corpora, *streams]
+    if not named:
+        raise typer.BadParameter("name files, a --corpus or a --stream", param_hint="FILES")
+    if len({*named}) < len(named):
+        raise typer.BadParameter("name each text once", param_hint="FILES")
 
     def whole(raw: bytes, name: str) -> tuple[str, list[Passage]]:
         one = passage(vocab, raw, name) if prefix is None else excerpt(vocab, raw[:prefix], name)
         return name, [one]
 
-    texts = [whole(_file(path), path) for path in files]
+    texts = [whole(_file(path, encoding), path) for path in files]
     texts += [
         whole(load_corpus(name, split.value), f"{name} {split}") for name in corpora for split in splits
     ]
     for name in streams:
         segments = load_stream(name, prefix=prefix)
         texts.append((name, [excerpt(vocab, raw, label) for label, raw in segments]))
-    if not texts:
-        raise typer.BadParameter("name files, a --corpus or a --stream", param_hint="FILES")
     return texts
 
 
-def _file(path: str) -> bytes:
+def _file(path: str, encoding: str | None) -> bytes:
     try:
-        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
         raise CorpusError(f"{path}: {error.strerror}") from error
+    return as_text(raw, path, encoding)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import torch
 import typer
 
 from rlstm_model import native
+from rlstm_model.checkpoint import likely
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.texts import on_corpus
 from rlstm_training.recipes import RECIPES
@@ -31,7 +32,7 @@ def prepare_device(device: str, threads: int | None) -> torch.device:
 def recipe_named(name: str, corpus: str | None) -> Recipe:
     """A recipe, on another corpus if one is given. Wrong usage when there is no such recipe."""
     if name not in RECIPES:
-        raise typer.BadParameter(f"{name!r} is no recipe: name one of {', '.join(RECIPES)}")
+        raise typer.BadParameter(f"{name!r} is no recipe: name one of {likely(name, RECIPES)}")
     recipe = RECIPES[name]()
     return recipe if corpus is None else on_corpus(recipe, corpus)
 
@@ -39,7 +40,7 @@ def recipe_named(name: str, corpus: str | None) -> Recipe:
 def recipe_chosen(name: str | None, file: Path | None, corpus: str | None) -> Recipe:
     """The recipe named, or that in ``file``, on another corpus if one is given. Wrong usage else."""
     if (name is None) == (file is None):
-        raise typer.BadParameter(f"name one of {', '.join(RECIPES)}, or a file with --recipe")
+        raise typer.BadParameter("name a recipe (`rlstm train --list`), or a file with --recipe")
     if name is not None:
         return recipe_named(name, corpus)
     assert file is not None

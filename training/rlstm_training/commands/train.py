@@ -65,6 +65,7 @@ def train(
     chosen = _changed(chosen, start_from, steps=steps, learning_rate=rate, seed=seed)
     folder = run or Path("runs") / chosen.name
     out = out or folder / chosen.name
+    out.parent.mkdir(parents=True, exist_ok=True)  # what cannot be written is told before it is trained
     with ExitStack() as stack:
         ranks = stack.enter_context(launched_ranks(target))
         ranks.share(chosen.rows)

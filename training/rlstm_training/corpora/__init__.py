@@ -13,6 +13,8 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from rlstm_client.texts import TextError, utf8
+
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 ENVIRONMENT = "RLSTM_CORPORA"
@@ -26,6 +28,14 @@ class CorpusError(Exception):
 def corpora_folder() -> Path:
     """The folder in ``RLSTM_CORPORA``, else ``../shared/data``."""
     return Path(os.environ.get(ENVIRONMENT, DEFAULT_FOLDER))
+
+
+def as_text(raw: bytes, name: str, encoding: str | None = None) -> bytes:
+    """A user's own text as UTF-8 without a mark; bytes that are no text stay. Raises CorpusError."""
+    try:
+        return utf8(raw, name, encoding)
+    except TextError as error:
+        raise CorpusError(str(error)) from error
 
 
 def read_file(path: Path) -> bytes:

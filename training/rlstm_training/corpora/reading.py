@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlstm_training.corpora import ENVIRONMENT, SPLITS, CorpusError, Split, corpora_folder, read_file
+from rlstm_training.corpora import (
+    ENVIRONMENT,
+    SPLITS,
+    CorpusError,
+    Split,
+    as_text,
+    corpora_folder,
+    read_file,
+)
 from rlstm_training.corpora.published import PUBLISHED
 
 MANIFEST, STREAMS = "manifest.json", "streams.json"
@@ -57,7 +65,8 @@ def load_corpus(name: str, split: Split, *, folder: Path | None = None) -> bytes
     if name in PUBLISHED:
         return PUBLISHED[name].load(split, folder)
     if Path(name).is_dir():
-        return read_file(Path(name) / f"{split}.txt")
+        place = Path(name) / f"{split}.txt"
+        return as_text(read_file(place), str(place))
     raise CorpusError(
         f"no corpus {name!r}: not in {folder / MANIFEST} (set {ENVIRONMENT} to a corpora folder), none of "
         f"the published ones ({', '.join(PUBLISHED)}), and no folder"

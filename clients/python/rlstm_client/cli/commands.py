@@ -26,6 +26,8 @@ T = TypeVar("T")
 COMMAND_GROUP = "rlstm.commands"
 LOCAL_GROUP = "rlstm.local"
 DISTRIBUTION = "mogrifier-rlstm"
+DEFAULT_MODEL = "bytes-small"
+"""The shipped model that is used here, without a server, unless another one is asked for."""
 
 LocalAct = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
@@ -131,25 +133,26 @@ def run(command: Command, arguments: Sequence[str]) -> None:
     _behind(command).main(args=list(arguments), prog_name=f"rlstm {command.name.replace('.', ' ')}")
 
 
-def act_locally(name: str, model: str, call: "Call[T]") -> T:
+def act_locally(name: str, model: str | None, call: "Call[T]") -> T:
     """Have a call answered without a server.
 
-    The entry point ``name`` of the group ``rlstm.local`` takes the model's name or path and the body of the
-    route of the same name, and returns the body of the route's answer. What it raises says why not.
+    The entry point ``name`` of the group ``rlstm.local`` takes the model's name or path (`DEFAULT_MODEL`
+    for None) and the body of the route of the same name, and returns the body of the route's answer. What it
+    raises says why not.
 
     Raises:
         CommandError: it is not installed, or it failed.
     """
     act: LocalAct = load(LOCAL_GROUP, name, "server")
     try:
-        answer = act(model, json.loads(call.content or b"{}"))
+        answer = act(model or DEFAULT_MODEL, json.loads(call.content or b"{}"))
     except Exception as error:
         raise CommandError(str(error) or type(error).__name__, Exit.REFUSED) from error
     return call.read(answer)
 
 
 @asynccontextmanager
-async def serving_locally(model: str) -> AsyncIterator["AsyncClient"]:
+async def serving_locally(model: str | None) -> AsyncIterator["AsyncClient"]:
     """Open a client of a server in this process, which is asked without a network and ends with it.
 
     Raises:
@@ -160,7 +163,7 @@ async def serving_locally(model: str) -> AsyncIterator["AsyncClient"]:
     serving = load(LOCAL_GROUP, "serving", "server")
     async with AsyncExitStack() as stack:
         try:
-            transport = await stack.enter_async_context(serving(model))
+            transport = await stack.enter_async_context(serving(model or DEFAULT_MODEL))
         except Exception as error:
             raise CommandError(str(error) or type(error).__name__, Exit.REFUSED) from error
         yield await stack.enter_async_context(AsyncClient("http://localhost", transport=transport))

@@ -35,7 +35,9 @@ Adapt = Annotated[
 def compress(
     file: Source,
     out: Out = None,
-    model: Annotated[str, typer.Option(help="A shipped model, or the folder of one.")] = "bytes-small",
+    model: Annotated[
+        str, typer.Option(help="A shipped model, or the folder of one.")
+    ] = commands.DEFAULT_MODEL,
     adapt: Adapt = "both",
     force: Force = False,
 ) -> None:
@@ -99,8 +101,6 @@ def _refuse(place: Path, force: bool) -> None:
     """Nothing that is there is written over, unless that is asked for."""
     if place == _PIPE:
         return
-    if not place.parent.is_dir():
-        raise CommandError(f"{place.parent}: No such directory")
     if os.path.lexists(place):
         if not place.is_file():
             raise CommandError(f"{place}: is there already, and no file")

@@ -1,10 +1,11 @@
-"""How `rlstm` ends: its exit codes, and the one line that it says about an error."""
+"""How `rlstm` ends: its exit codes, the one line that it says about an error, and output that fails."""
 
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 from enum import IntEnum
+from typing import Any, TextIO, cast
 
 from rlstm_client.errors import (
     AppendProgress,
@@ -13,6 +14,7 @@ from rlstm_client.errors import (
     RLSTMError,
     ScoresNotStoredError,
 )
+from rlstm_client.texts import TextError
 
 
 class Exit(IntEnum):
@@ -20,16 +22,18 @@ class Exit(IntEnum):
 
     OK = 0
     REFUSED = 1  # the server, or a local model, answered with an error
-    USAGE = 2  # wrong arguments, an unreadable file, text that is not text
+    USAGE = 2  # wrong arguments, a file that cannot be read or written, text that is not text
     NO_ANSWER = 3  # no connection, or it broke off
     MISSING = 4  # a part that is not installed
     NOT_STORED = 5  # done at an earlier time, and the scores of then are no longer stored
     INTERRUPTED = 130
+    PIPE_CLOSED = 141  # nobody reads standard output: as a shell says of SIGPIPE
 
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 refused by the server, 2 wrong usage or input, 3 no answer from the server, "
-    "4 a part is not installed, 5 done before and the scores are no longer stored, 130 interrupted."
+    "4 a part is not installed, 5 done before and the scores are no longer stored, 130 interrupted, "
+    "141 nobody reads the output."
 )
 
 
@@ -41,21 +45,69 @@ class CommandError(Exception):
         self.code = code
 
 
+class _Output:
+    """Standard output, which says what is wrong with it in one way, whatever library writes to it."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    @property
+    def buffer(self) -> "_Output":
+        """What takes bytes."""
+        return _Output(self._file.buffer)
+
+    def write(self, data: Any) -> int:
+        """Write text, or bytes."""
+        with failures_told():
+            return int(self._file.write(data))
+
+    def flush(self) -> None:
+        """Write what was held back."""
+        with failures_told():
+            self._file.flush()
+
+
+@contextmanager
+def failures_told() -> Iterator[None]:
+    """Turn what may be wrong with standard output into a `CommandError`; a disk or pipe is tried no more."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        lacks = ascii(error.object[error.start])
+        has = f"standard output has no {lacks} in its encoding, {sys.stdout.encoding}"
+        raise CommandError(f"{has}; set PYTHONIOENCODING=utf-8") from error
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter would try once more at its end
+        if isinstance(error, BrokenPipeError):
+            raise CommandError("", Exit.PIPE_CLOSED) from error
+        raise CommandError(f"standard output: {error.strerror or error}") from error
+
+
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Turn expected errors into one line on stderr and the documented exit code."""
     try:
-        yield
+        if sys.stdout is None:
+            raise CommandError("standard output is closed")
+        with failures_told():
+            os.write(1, b"")  # some are full from the beginning
+        with redirect_stdout(cast("TextIO", _Output(sys.stdout))):
+            try:
+                yield
+            finally:
+                sys.stdout.flush()
     except CommandError as error:
         _leave(str(error) + _progress(error), error.code)
+    except TextError as error:
+        _leave(str(error) + _progress(error), Exit.USAGE)
     except RLSTMError as error:
         _leave(str(error) + _progress(error), _code(error))
-    except BrokenPipeError:
-        _drop_output()
-        sys.exit(Exit.REFUSED)
     except OSError as error:
-        _drop_output()
-        _leave(f"{error.filename or 'the output'}: {error.strerror or error}", Exit.USAGE)
+        where = error.filename or "the output"
+        _leave(f"{where}: {error.strerror or error}", Exit.USAGE)
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
 
@@ -71,14 +123,12 @@ def interruption_told() -> Iterator[None]:
         raise
 
 
-def _leave(message: str, code: Exit) -> None:
-    sys.stderr.write(f"rlstm: {message}\n")
+def _leave(message: str, code: int) -> None:
+    if message:
+        with suppress(AttributeError, OSError):  # standard error may be closed, or full
+            sys.stderr.write(f"rlstm: {message}\n")
+            sys.stderr.flush()
     sys.exit(code)
-
-
-def _drop_output() -> None:
-    """Have nothing more written to what cannot be written to, as the interpreter would at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _code(error: RLSTMError) -> Exit:

@@ -1,31 +1,32 @@
 """What the commands are given: the clients' own options, and text from an argument, a file or a pipe."""
 
-import codecs
 import inspect
-import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 import typer
 
-from rlstm_client import Client
+from rlstm_client import Client, texts
 from rlstm_client._http import DEFAULT_URL
 from rlstm_client.cli import output
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.models import Unit
 from rlstm_client.options import AdaptationOptions
 
-_READ_BYTES = 65_536
-
 Text = Annotated[str | None, typer.Argument(help="The text. Without it, --file or standard input is read.")]
-TextFile = Annotated[Path | None, typer.Option("--file", "-f", help="Read the text from this file (UTF-8).")]
+Encoding = Annotated[
+    str | None, typer.Option(help="Of text that is read; else its mark tells, or it is UTF-8.")
+]
+Invalid = Annotated[texts.Invalid, typer.Option(help="What to do about bytes that are no text.")]
 EachToken = Annotated[bool, typer.Option("--tokens", help="Every token; of an append, with --json.")]
 UnitOption = Annotated[Unit, typer.Option("--unit", help="Of every log-probability.")]
 Local = Annotated[
-    str | None, typer.Option("--local", metavar="MODEL", help="Use this model here, without a server.")
+    bool,
+    typer.Option("--local", help="Compute here; --model is then a shipped one [bytes-small], or a folder."),
 ]
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
 SnapshotName = Annotated[str, typer.Argument(metavar="NAME", help="The snapshot's name.")]
@@ -34,6 +35,40 @@ ApiKey = Annotated[
     str | None,
     typer.Option("--api-key", envvar="RLSTM_API_KEY", help="The key; better in the environment than here."),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a command's text is read from, where no argument is the text, and how."""
+
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Read the text from this file; - is standard input.")
+    ] = None
+    encoding: Encoding = None
+    invalid: Invalid = "refuse"
+
+    def parts(self, argument: str | None = None) -> Iterator[str]:
+        """Yield the text in parts; from standard input as soon as something is there.
+
+        Raises:
+            CommandError: no text was given, or two.
+            TextError: it is none; all that stands before was yielded.
+        """
+        if argument is not None and self.file is not None:
+            raise CommandError("give either a text or --file, not both")
+        if argument is not None:
+            return iter((argument,))
+        if self.file is None and nothing_piped():
+            raise CommandError("give a text, --file FILE, or pipe a text in")
+        return texts.read(self.file or Path("-"), self.encoding, self.invalid)
+
+    def whole(self, argument: str | None = None) -> str:
+        """Return the text; line ends stay as they are. Raises as `parts`."""
+        return "".join(self.parts(argument))
+
+    def is_standard_input(self, argument: str | None = None) -> bool:
+        """Whether the text comes through standard input."""
+        return argument is None and (self.file is None or str(self.file) == "-")
 
 
 class Server(TypedDict):
@@ -65,19 +100,21 @@ _ELSEWHERE: Final = {"items", "tokens", "text", "context_tokens", "scores", "uni
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., object]], None]:
     """Make a function a command of an app: its parameters, those of `Server`, and its answer printed.
 
-    A parameter ``client``, ``session`` or ``server`` gets what `Server` and the session's id say. Of the
-    clients' options, a TypedDict that it takes as keywords, it gets those that were given.
+    A parameter ``client``, ``session``, ``server`` or ``source`` gets what `Server`, the session's id and
+    `Source` say. Of the clients' options, a TypedDict that it takes as keywords, it gets what was given.
     """
 
     def add(function: Callable[..., object]) -> None:
-        parameters = list(_parameters(function))
-        taken = inspect.signature(function).parameters.keys() & {"client", "session", "server"}
+        parameters = sorted(_parameters(function), key=lambda parameter: parameter.kind)
+        taken = inspect.signature(function).parameters.keys() & {"client", "session", "server", "source"}
 
         @wraps(function)
         def run(**given: Any) -> None:
             server = {name: given.pop(name) for name in Server.__annotations__}
             with Client(server["url"], api_key=server["api_key"]) as client:
                 there: dict[str, Any] = {"client": client, "server": server}
+                if "source" in taken:
+                    there["source"] = Source(**{each.name: given.pop(each.name) for each in fields(Source)})
                 if "session" in taken:
                     there["session"] = client.sessions.get(given.pop("session_id"))
                 answer = function(**{name: there[name] for name in taken}, **_as_options(given))
@@ -98,11 +135,19 @@ def _parameters(function: Callable[..., object]) -> Iterator[inspect.Parameter]:
             yield from _options(*get_args(hints[name]), without={*own, *_ELSEWHERE})
         elif name == "session":
             yield parameter.replace(name="session_id", annotation=SessionId)
+        elif name == "source":
+            defaults = {each.name: each.default for each in fields(Source)}
+            yield from _expanded(Source, defaults)
         elif name not in ("client", "server"):
             yield parameter.replace(annotation=hints[name])
-    for name, hint in get_type_hints(Server, include_extras=True).items():
-        default = {"url": DEFAULT_URL, "as_json": False}.get(name)
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+    yield from _expanded(Server, {"url": DEFAULT_URL, "as_json": False})
+
+
+def _expanded(group: type, defaults: Mapping[str, Any]) -> Iterator[inspect.Parameter]:
+    """Yield a parameter for each member of a group."""
+    for name, hint in get_type_hints(group, include_extras=True).items():
+        kind = inspect.Parameter.KEYWORD_ONLY
+        yield inspect.Parameter(name, kind, default=defaults.get(name), annotation=hint)
 
 
 def _options(group: Any, *, without: set[str]) -> Iterator[inspect.Parameter]:
@@ -122,8 +167,8 @@ def _kind(hint: Any) -> Any:
     """Return the type that the command line reads of an option: of several values a list, of numbers one."""
     if get_origin(hint) is Literal and isinstance(get_args(hint)[0], int):
         return int
-    if bool in get_args(hint):  # a kind, or whether at all, which is a flag
-        return bool
+    if bool in get_args(hint):  # whether at all, or which kind: the kind is asked for
+        return next(each for each in get_args(hint) if each is not bool)
     return hint if isinstance(hint, type) or get_origin(hint) is Literal else list[str]
 
 
@@ -145,75 +190,6 @@ def _note(entry: str) -> tuple[str, str]:
     return name, value
 
 
-def whole_text(argument: str | None, file: Path | None) -> str:
-    """Return the text; line ends stay as they are.
-
-    Raises:
-        CommandError: none or two were given, the file cannot be read, or it is not UTF-8.
-    """
-    return "".join(text_as_it_comes(argument, file))
-
-
-def text_as_it_comes(argument: str | None, file: Path | None) -> Iterator[str]:
-    """Yield the text in parts; from standard input as soon as something is there."""
-    if argument is not None and file is not None:
-        raise CommandError("give either a text or --file, not both")
-    if argument is not None:
-        return iter((argument,))
-    if file is not None and not is_standard_input(argument, file):
-        return _file_parts(file)
-    if nothing_piped():
-        raise CommandError("give a text, --file FILE, or pipe a text in")
-    return _standard_input()
-
-
-def lines_as_they_come(file: Path | None) -> Iterator[str]:
-    """Yield lines with their ends as soon as each is whole; the last one may have none."""
-    rest = ""
-    for part in text_as_it_comes(None, file):
-        *lines, rest = (rest + part).split("\n")
-        yield from (f"{line}\n" for line in lines)
-    if rest:
-        yield rest
-
-
-def is_standard_input(argument: str | None, file: Path | None) -> bool:
-    """Whether a command that was given these reads its text from standard input."""
-    return argument is None and (file is None or str(file) == "-")
-
-
 def nothing_piped() -> bool:
     """Whether standard input is a terminal, or closed."""
     return sys.stdin is None or sys.stdin.isatty()
-
-
-def decoded(stream: io.BufferedReader, name: str) -> Iterator[str]:
-    """Yield a stream of bytes as text, cut where it happens to pause but never inside a character."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    offset = 0
-    while True:
-        chunk = stream.read1(_READ_BYTES)
-        held = len(decoder.getstate()[0])
-        try:
-            text = decoder.decode(chunk, final=not chunk)
-        except UnicodeDecodeError as error:
-            at = offset - held + error.start
-            raise CommandError(f"{name} is not UTF-8 text (byte {at:,})") from error
-        offset += len(chunk)
-        if text:
-            yield text
-        if not chunk:
-            return
-
-
-def _file_parts(file: Path) -> Iterator[str]:
-    try:
-        with file.open("rb") as stream:
-            yield from decoded(stream, str(file))
-    except OSError as error:
-        raise CommandError(f"{file}: {error.strerror or error}") from error
-
-
-def _standard_input() -> Iterator[str]:
-    with open(sys.stdin.fileno(), "rb", closefd=False) as stream:
-        yield from decoded(stream, "standard input")

@@ -1,10 +1,13 @@
 """What the commands print: one JSON object, or tables for people. Text never carries terminal commands."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
+from errno import EISDIR
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from rich.console import Console
@@ -12,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rlstm_client import EventStream, Session
+from rlstm_client._http import ArrivingFile
+from rlstm_client.cli.exits import failures_told
 from rlstm_client.models import (
     COLUMNS,
     Adaptation,
@@ -90,10 +95,37 @@ def write(text: str) -> None:
 
 
 def harmless(text: str) -> str:
-    """Return the text with control characters shown as escapes, but for line ends and tabs."""
-    return "".join(
+    """Return the text with escapes for control characters, and for those that the encoding lacks.
+
+    Line ends and tabs stay.
+    """
+    shown = "".join(
         c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii") for c in text
     )
+    return shown.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding)
+
+
+def check(text: str) -> None:
+    """Refuse a text that `write` could not write, before anything is done for it.
+
+    Raises:
+        CommandError: standard output has another encoding.
+    """
+    if not sys.stdout.isatty():
+        with failures_told():
+            text.encode(sys.stdout.encoding)
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place that no file could be written to, before anything is done for it.
+
+    Raises:
+        OSError: there is no such folder, nothing may be written to it, or the path is a folder's.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
+    with ArrivingFile(path):
+        pass
 
 
 def print_line(answer: AppendResult, text: str, *, as_json: bool) -> None:
@@ -107,13 +139,14 @@ def print_line(answer: AppendResult, text: str, *, as_json: bool) -> None:
 
 
 def print_table(columns: Mapping[str, Iterable[Any]]) -> None:
-    """Print a table; columns of numbers stand right, and those without a value are left out."""
+    """Print a table; numbers stand right, a column without values is left out, an id is never broken."""
     values = {name: list(column) for name, column in columns.items()}
     given = {name: column for name, column in values.items() if any(cell is not None for cell in column)}
     table = Table()
     for name, column in given.items():
         numbers = any(isinstance(cell, int | float) for cell in column)
-        table.add_column(name, justify="right" if numbers else "left", no_wrap=numbers)
+        whole = max(len(_cell(cell)) for cell in column) if name == "id" and column else None
+        table.add_column(name, justify="right" if numbers else "left", no_wrap=numbers, min_width=whole)
     for row in zip(*given.values(), strict=True):
         table.add_row(*(Text(_cell(cell)) for cell in row))
     Console().print(table)

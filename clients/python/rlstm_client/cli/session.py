@@ -13,6 +13,7 @@ from rlstm_client.cli import inputs, output
 from rlstm_client.cli.exits import CommandError, interruption_told
 from rlstm_client.cli.inputs import Server, command
 from rlstm_client.models import AppendResult, Generation, SessionInfo, SessionPage, SnapshotList
+from rlstm_client.texts import lines
 
 app = typer.Typer(
     help="Sessions: streams of text that the model learns from as it reads.",
@@ -62,9 +63,9 @@ def info(session: Session) -> SessionInfo:
 @command(app)
 def append(
     session: Session,
+    source: inputs.Source,
     text: inputs.Text = None,
     *,
-    file: inputs.TextFile = None,
     each_token: inputs.EachToken = False,
     in_unit: inputs.UnitOption = "bits",
     **given: Unpack[options.AppendOptions],
@@ -78,15 +79,11 @@ def append(
     """
     asked: options.AppendOptions = {**given, "scores": "tokens" if each_token else "totals", "unit": in_unit}
     with interruption_told():
-        if (
-            inputs.is_standard_input(text, file)
-            and not given.keys() & options.ChangeOptions.__annotations__.keys()
-        ):
+        if source.is_standard_input(text) and not given.keys() & options.ChangeOptions.__annotations__.keys():
             parts: Any = asked
-            texts = inputs.text_as_it_comes(text, file)
-            answers = list(session.append_stream(texts, gather_bytes=_SEND_AT_ONCE, **parts))
+            answers = list(session.append_stream(source.parts(text), gather_bytes=_SEND_AT_ONCE, **parts))
         else:
-            whole = inputs.whole_text(text, file)
+            whole = source.whole(text)
             answers = [session.append(whole, **asked)] if whole else []
     if not answers:
         raise CommandError("the text is empty")
@@ -97,8 +94,8 @@ def append(
 def stream(
     session: Session,
     server: Server,
+    source: inputs.Source,
     *,
-    file: inputs.TextFile = None,
     in_unit: inputs.UnitOption = "bits",
     **given: Unpack[options.StreamAppendOptions],
 ) -> None:
@@ -112,7 +109,9 @@ def stream(
     under_way: deque[str] = deque()
 
     def pieces() -> Iterator[str]:
-        for line in inputs.lines_as_they_come(file):
+        for line in lines(source.parts()):
+            if not server["as_json"]:
+                output.check(line)
             for piece in cut(line, FRAME_BYTES):
                 under_way.append(piece)
                 yield piece
@@ -129,9 +128,9 @@ def stream(
 @command(app)
 def score(
     session: Session,
+    source: inputs.Source,
     candidates: Annotated[list[str] | None, typer.Argument(help="The texts to rank.")] = None,
     *,
-    file: inputs.TextFile = None,
     lm: Annotated[float, typer.Option(help="Weight of the log-probability.")] = 1.0,
     length: Annotated[float, typer.Option(help="Weight of the number of tokens.")] = 0.0,
 ) -> output.Ranked:
@@ -139,7 +138,7 @@ def score(
 
     Example: rlstm session score "$SESSION" "recognise speech" "wreck a nice beach"
     """
-    texts = candidates or inputs.whole_text(None, file).splitlines()
+    texts = candidates or [line.removesuffix("\n") for line in lines(source.parts())]
     return output.Ranked(session.score(texts, weights={"lm": lm, "length": length}), texts)
 
 

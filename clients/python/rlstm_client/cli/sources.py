@@ -1,16 +1,24 @@
 """Where the lines of a log come from: standard input, or files, as they grow and are rotated."""
 
 import asyncio
+import codecs
 import hashlib
 import os
+import re
+import sys
 import threading
+from array import array
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
+from rlstm_client import texts
+from rlstm_client.texts import Invalid
+
 MOST_BYTES: Final = 4_000
 """Of a line that are kept: what comes after them is counted, and dropped."""
 
+_LINE_END: Final = re.compile(texts.LINE_END.pattern.encode())
 _CHUNK: Final = 65_536
 _LOOK_SECONDS: Final = 0.5
 _HEAD_BYTES: Final = 256
@@ -24,32 +32,73 @@ class Line(NamedTuple):
 
 
 class Cutter:
-    """Cuts what comes into lines: each byte is looked at once, and no line holds more than `MOST_BYTES`."""
+    """Cuts what comes into lines: each byte is looked at once, and no line holds more than `MOST_BYTES`.
 
-    def __init__(self) -> None:
-        self._kept = b""
-        self._size = 0
+    name  for messages; encoding and invalid as of `texts`
+    """
 
-    def feed(self, chunk: bytes) -> list[Line]:
-        """The lines that end in a chunk. Bytes that are no text are replaced."""
-        *ended, rest = chunk.split(b"\n")
-        lines = [self._end(part, 1) for part in ended]
-        self._add(rest)
+    def __init__(self, name: str = "-", encoding: str | None = None, invalid: Invalid = "replace") -> None:
+        self._name, self._told, self._errors = name, encoding, texts.errors_of(invalid)
+        self._codec: str | None = None
+        self._rest = self._kept = b""
+        self._size = self._before = 0
+
+    def go_on(self, at: int, head: bytes) -> None:
+        """Begin behind some bytes of a text, which began with ``head``."""
+        self._codec, self._before = texts.encoding_of(head, self._name, self._told), at
+
+    def feed(self, chunk: bytes, *, last: bool = False) -> list[Line]:
+        """The lines that end in a chunk, and at last also one without end.
+
+        Raises:
+            TextError: a line is no text, and that is to be refused.
+        """
+        data = self._rest + chunk
+        if self._codec is None:
+            if texts.may_begin_a_mark(data) and not last:
+                self._rest = data
+                return []
+            self._codec = texts.encoding_of(data, self._name, self._told)
+        units, width = _units(data, self._codec)
+        held = not last and units.endswith(b"\r")  # it may be the beginning of CRLF
+        end = len(data) if last else width * (len(units) - held)
+        self._rest = data[end:]
+        lines, start = [], 0
+        for match in _LINE_END.finditer(units, 0, len(units) - held):
+            lines.append(self._line(data[start : width * match.start()], width * len(match[0])))
+            start = width * match.end()
+        self._add(data[start:end])
+        if last and self._size:
+            lines.append(self._line(b"", 0))
         return lines
-
-    def finish(self) -> list[Line]:
-        """The last line, where it has no end."""
-        return [self._end(b"", 0)] if self._size else []
 
     def _add(self, part: bytes) -> None:
         self._kept += part[: MOST_BYTES - len(self._kept)]
         self._size += len(part)
 
-    def _end(self, part: bytes, end: int) -> Line:
+    def _line(self, part: bytes, end: int) -> Line:
         self._add(part)
-        line = Line(self._kept.decode("utf-8", "replace").rstrip("\r"), self._size + end)
+        codec = str(self._codec)
+        whole = len(self._kept) == self._size
+        try:
+            text = codecs.getincrementaldecoder(codec)(self._errors).decode(self._kept, whole)
+        except UnicodeDecodeError as error:
+            raise texts.refusal(self._name, codec, self._before + error.start) from error
+        line = Line(text.removeprefix(texts.MARK) if self._before == 0 else text, self._size + end)
+        self._before += line.size
         self._kept, self._size = b"", 0
         return line
+
+
+def _units(data: bytes, codec: str) -> tuple[bytes, int]:
+    """Encoded text with one byte for each unit of so many bytes; what is no ASCII is another byte."""
+    width = {"utf-16": 2, "utf-32": 4}.get(codec[:6], 1)
+    if width == 1:
+        return data, width
+    units = array({2: "H", 4: "I"}[width], data[: len(data) // width * width])
+    if codec.endswith("le") != (sys.byteorder == "little"):
+        units.byteswap()
+    return bytes(min(unit, 128) for unit in units), width
 
 
 class StandardInput:
@@ -57,6 +106,9 @@ class StandardInput:
 
     name: Final = "-"
     place: Mapping[str, Any] = {}
+
+    def __init__(self, encoding: str | None = None, invalid: Invalid = "replace") -> None:
+        self._encoding, self._invalid = encoding, invalid
 
     async def lines(self, place: Mapping[str, Any]) -> AsyncIterator[Line]:
         """Yield lines as they come. Nothing waits at the end for what does not come."""
@@ -70,18 +122,26 @@ class StandardInput:
                     return
 
         threading.Thread(target=pump, daemon=True).start()
-        cut = Cutter()
-        while chunk := await chunks.get():
-            for line in cut.feed(chunk):
+        cut = Cutter("standard input", self._encoding, self._invalid)
+        more = True
+        while more:
+            chunk = await chunks.get()
+            more = bool(chunk)
+            for line in cut.feed(chunk, last=not more):
                 yield line
-        for line in cut.finish():
-            yield line
 
 
 class File:
-    """A file, as it is or, to `follow`, as it grows: when another one has its name, that is read too."""
+    """A file, as it is or, to `follow`, as it grows: when another one has its name, that is read too.
 
-    def __init__(self, path: Path, *, follow: bool) -> None:
+    Raises OSError at once where it cannot be read.
+    """
+
+    def __init__(
+        self, path: Path, *, follow: bool, encoding: str | None = None, invalid: Invalid = "replace"
+    ) -> None:
+        path.open("rb").close()
+        self._reading = (str(path), encoding, invalid)
         self.name = str(path)
         self._path, self._follow = path, follow
         self._at, self._head = 0, b""
@@ -96,11 +156,13 @@ class File:
         while True:
             with self._path.open("rb") as file:
                 self._begin(file, place)
-                cut, grows = Cutter(), True
+                cut, grows = Cutter(*self._reading), True
+                if self._at:
+                    cut.go_on(self._at, self._head)
                 while grows:
                     chunk = self._read(file)
                     grows = bool(chunk) or (self._follow and self._is_still(file))
-                    for line in cut.feed(chunk) if grows else cut.finish():
+                    for line in cut.feed(chunk, last=not grows):
                         self._at += line.size
                         yield line
                     await asyncio.sleep(0 if chunk else _LOOK_SECONDS if grows else 0)

@@ -16,23 +16,23 @@ generate_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @inputs.command(score_app)
 def score(
     client: Client,
+    source: inputs.Source,
     text: inputs.Text = None,
     *,
-    file: inputs.TextFile = None,
     in_unit: inputs.UnitOption = "bits",
     each_token: inputs.EachToken = False,
-    local: inputs.Local = None,
+    local: inputs.Local = False,
     **given: Unpack[ScoreOptions],
 ) -> output.Scored:
     """Score a text: how many bits each byte of it costs the model. Options of learning imply --adapt.
 
     Example: rlstm score --words "The old man the boat."
     """
-    whole = inputs.whole_text(text, file)
+    whole = source.whole(text)
     scores: Scores = "tokens" if each_token or given.get("top") else "totals"
     options: ScoreOptions = {**given, "unit": in_unit, "scores": scores}
     if local:
-        result = commands.act_locally("score", local, _calls.score(whole, options))
+        result = commands.act_locally("score", options.pop("model", None), _calls.score(whole, options))
     else:
         result = client.score(whole, **options)
     return output.Scored(result, whole)
@@ -42,21 +42,22 @@ def score(
 def generate(
     client: Client,
     server: inputs.Server,
+    source: inputs.Source,
     prompt: Annotated[str | None, typer.Argument(help="The text to continue; none starts a text.")] = None,
     *,
-    file: inputs.TextFile = None,
-    local: inputs.Local = None,
+    local: inputs.Local = False,
     **given: Unpack[GenerateOptions],
 ) -> Generation | EventStream:
     """Continue a prompt; the text is printed as it comes.
 
     Example: rlstm generate "It was a dark and" --max-tokens 40 --seed 1
     """
-    text = (
-        "" if prompt is None and file is None and inputs.nothing_piped() else inputs.whole_text(prompt, file)
-    )
+    none = prompt is None and source.file is None and inputs.nothing_piped()
+    text = "" if none else source.whole(prompt)
     if local:
-        answer: Generation = commands.act_locally("generate", local, _calls.generate(text, given))
+        answer: Generation = commands.act_locally(
+            "generate", given.pop("model", None), _calls.generate(text, given)
+        )
         return answer
     if not server["as_json"]:
         return client.generate(text, stream=True, **given)

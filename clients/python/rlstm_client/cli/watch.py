@@ -17,7 +17,7 @@ import typer
 
 from rlstm_client import AsyncClient, AsyncSession, Retries
 from rlstm_client._http import DEFAULT_URL
-from rlstm_client.cli import commands, inputs
+from rlstm_client.cli import commands, inputs, output
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.judging import THRESHOLD, WARM_UP, Judge, Verdict, read_note
 from rlstm_client.cli.sources import File, Line, StandardInput
@@ -58,14 +58,14 @@ class Watch:
 
     @asynccontextmanager
     async def opened(
-        self, client: AsyncClient, lasting: AsyncClient, adapt: Adapt, name: str | None
+        self, client: AsyncClient, lasting: AsyncClient, wanted: CreateOptions
     ) -> AsyncIterator["Watch"]:
-        """Go on where the session was left; one that is not kept ends with the watch.
+        """Go on where the session was left; one that has no name ends with the watch.
 
         Raises:
             CommandError: the session cannot be watched.
         """
-        session = await self._session(client, adapt, name)
+        session = await self._session(client, wanted)
         self.session = lasting.sessions.get(session.id)
         try:
             found = await session.note()
@@ -74,7 +74,7 @@ class Watch:
             yield self
         finally:
             await self._keep()
-            if name is None:
+            if "name" not in wanted:
                 await session.delete()
             sys.stderr.write(f"{self.log.name}: {self.judge.lines:,} lines, {self.alarms:,} alarms\n")
 
@@ -107,16 +107,11 @@ class Watch:
         if self.state is not None:
             await self.session.export(self.state)
 
-    async def _session(self, client: AsyncClient, adapt: Adapt, name: str | None) -> AsyncSession:
+    async def _session(self, client: AsyncClient, wanted: CreateOptions) -> AsyncSession:
         if self.state is not None and self.state.exists():
             return await client.sessions.import_session(self.state)
-        found = None if name is None else await client.sessions.find(name)
-        if found is not None:
-            return found
-        wanted: CreateOptions = {"adapt": adapt}
-        if name is not None:
-            wanted["name"] = name
-        return await client.sessions.create(**wanted)
+        found = await client.sessions.find(wanted["name"]) if "name" in wanted else None
+        return found or await client.sessions.create(**wanted)
 
     async def _bits(self, text: str) -> tuple[float, float]:
         """Say what a text would cost next, to what was learned and to the model as loaded."""
@@ -155,7 +150,8 @@ def watch(
         list[str] | None,
         typer.Option(help="Keep the session under this name, and go on with it; one for each log."),
     ] = None,
-    local: inputs.Local = None,
+    local: inputs.Local = False,
+    model: Annotated[str | None, typer.Option(help="What reads the log, of a new session.")] = None,
     state: Annotated[
         list[Path] | None, typer.Option(help="With --local: keep the session in this file; one for each log.")
     ] = None,
@@ -164,6 +160,8 @@ def watch(
         float, typer.Option(min=0, help="The highest score, of about 1, that is no alarm.")
     ] = THRESHOLD,
     warm_up: Annotated[int, typer.Option(min=2, help="Lines before the first alarm.")] = WARM_UP,
+    encoding: inputs.Encoding = None,
+    invalid: inputs.Invalid = "replace",
     every: Annotated[bool, typer.Option("--all", help="Write every line, not only alarms.")] = False,
     url: inputs.Url = DEFAULT_URL,
     api_key: inputs.ApiKey = None,
@@ -178,22 +176,31 @@ def watch(
         raise CommandError("--name goes with a server; with --local the session is kept in a --state")
     if not logs and inputs.nothing_piped():
         raise CommandError("give a log, or pipe one in")
-    sources = [
-        StandardInput() if str(path) == "-" else File(path, follow=follow) for path in logs or [Path("-")]
-    ]
-    if len({source.name for source in sources}) < len(sources):
+    paths = logs or [Path("-")]
+    if len({*paths}) < len(paths):
         raise CommandError("give each log once")
+    for place in state or ():
+        output.check_place(place)
     for option, given in (("--name", name), ("--state", state)):
-        if given and (len(given) != len(sources) or len({*given}) < len(given)):
-            raise CommandError(f"give as many different {option} as logs: {len(sources)}, not {len(given)}")
+        if given and (len(given) != len(paths) or len({*given}) < len(given)):
+            raise CommandError(f"give as many different {option} as logs: {len(paths)}, not {len(given)}")
+    reading: Any = {"encoding": encoding, "invalid": invalid}
+    sources = [
+        StandardInput(**reading) if str(path) == "-" else File(path, follow=follow, **reading)
+        for path in paths
+    ]
+
+    wanted: CreateOptions = {"adapt": adapt}
+    if model and not local:
+        wanted["model"] = model
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
-            client, lasting = await stack.enter_async_context(_clients(url, api_key, local))
+            client, lasting = await stack.enter_async_context(_clients(url, api_key, local, model))
             watches = []
             for index, log in enumerate(sources):
                 one = Watch(log, Judge(threshold, warm_up), state[index] if state else None)
-                opening = one.opened(client, lasting, adapt, name[index] if name else None)
+                opening = one.opened(client, lasting, {**wanted, "name": name[index]} if name else wanted)
                 watches.append(await stack.enter_async_context(opening))
             await _together(one.run(_tell, every=every) for one in watches)
 
@@ -202,11 +209,11 @@ def watch(
 
 @asynccontextmanager
 async def _clients(
-    url: str, api_key: str | None, local: str | None
+    url: str, api_key: str | None, local: bool, model: str | None
 ) -> AsyncIterator[tuple[AsyncClient, AsyncClient]]:
     """Open a client that soon gives up, to begin with, and one that waits for a server that starts again."""
     if local:
-        async with commands.serving_locally(local) as served:
+        async with commands.serving_locally(model) as served:
             yield served, served
         return
     async with (
@@ -228,5 +235,4 @@ async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def _tell(line: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+    output.write(json.dumps(line) + "\n")
