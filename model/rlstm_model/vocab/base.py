@@ -61,7 +61,13 @@ class Encoded:
 
 
 class Decoder(Protocol):
-    """Ids to text, one at a time. What it returned so far, joined, never ends inside a character."""
+    """Ids to text, one at a time. What it returned so far, joined, never ends inside a character.
+
+    lost  of the text that came last the characters, U+FFFD, that stand for tokens before: the newest one
+          begins a character, and those were none to their end
+    """
+
+    lost: int
 
     def feed(self, token: int) -> str:
         """The text that ``token`` completes; empty inside a character. Raises InvalidToken."""
@@ -133,10 +139,15 @@ class Utf8Decoder:
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self.lost = 0
 
     def feed(self, token: int) -> str:
         """See :class:`Decoder`."""
-        return self._utf8.decode(self._vocab.token_bytes(token))
+        data = self._vocab.token_bytes(token)
+        goes_on = 0x80 <= data[0] < 0xC0
+        lost = "" if goes_on else self.flush()
+        self.lost = len(lost)
+        return lost + self._utf8.decode(data)
 
     def flush(self) -> str:
         """See :class:`Decoder`."""

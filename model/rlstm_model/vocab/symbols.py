@@ -146,6 +146,8 @@ class CharVocab(Vocab):
 
 
 class _CharDecoder:
+    lost = 0
+
     def __init__(self, vocab: CharVocab) -> None:
         self._vocab = vocab
 
@@ -252,6 +254,8 @@ class WordVocab(Vocab):
 
 class _WordDecoder:
     """A space goes between two words of a line, and nowhere else."""
+
+    lost = 0
 
     def __init__(self, vocab: WordVocab) -> None:
         self._vocab = vocab
