@@ -57,6 +57,7 @@ COMMANDS = (
     Command(name="store", help="Prepare and check a store that servers share.", parts=STORES),
     Command(name="probe", help="Measure a service from outside, for Prometheus.", extra="server"),
     Command(name="train", help="Train a model by a recipe.", extra="training"),
+    Command(name="import", help="Take in an LSTM that was trained elsewhere.", extra="training"),
     Command(name="calibrate", help="Measure what learning in service needs.", extra="training"),
     Command(name="evaluate", help="Evaluate a model on texts, static or learning.", extra="training"),
     Command(name="corpora", help="Say which published corpora are here; fetch others.", extra="training"),
@@ -64,6 +65,11 @@ COMMANDS = (
     Command(name="report", help="Compare training runs on one page.", extra="training"),
     Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.text:score_app"),
     Command(name="generate", help="Continue a text.", target="rlstm_client.cli.text:generate_app"),
+    Command(
+        name="surprisal",
+        help="Say what each word of a text costs, as a table.",
+        target="rlstm_client.cli.surprisal:app",
+    ),
     Command(name="watch", help="Find strange lines in a log.", target="rlstm_client.cli.watch:app"),
     Command(
         name="compress",
