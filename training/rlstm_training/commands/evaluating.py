@@ -54,7 +54,6 @@ def texts_given(
     encoding: str | None = None,
 ) -> list[tuple[str, list[Passage]]]:
     """Every text named, by its name, as passages. Wrong usage when none is; raises CorpusError."""
-
     named = [*files, *corpora, *streams]
     if not named:
         raise typer.BadParameter("name files, a --corpus or a --stream", param_hint="FILES")
