@@ -65,6 +65,7 @@ COMMANDS = (
     Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.text:score_app"),
     Command(name="generate", help="Continue a text.", target="rlstm_client.cli.text:generate_app"),
     Command(name="watch", help="Find strange lines in a log.", target="rlstm_client.cli.watch:app"),
+    Command(name="rescore", help="Rank n-best lists of a recogniser.", target="rlstm_client.cli.rescore:app"),
     Command(
         name="compress",
         help="Compress a file to as many bits as it costs a model.",
