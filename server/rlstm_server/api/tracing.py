@@ -47,7 +47,6 @@ READING: Final = frozenset(
         "POST /score",
         "POST /generate",
         "POST /sessions/{session_id}/score",
-        "POST /v1/completions",
         "POST /v1/engines/{model_id}/logprob",
         "POST /tokenize",
         "POST /detokenize",
@@ -61,6 +60,7 @@ ONE_VERSION: Final = frozenset(
         "POST /sessions/{session_id}/append",
         "POST /sessions/{session_id}/reset",
         "POST /sessions/{session_id}/restore",
+        "POST /v1/completions",
     }
 )
 """Routes that make exactly one version, so that the one before is known."""

@@ -10,7 +10,6 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, computed_field, model_validator
 
 from rlstm_model.sampling import SamplingConfig
-from rlstm_server.caller import Caller
 from rlstm_server.schemas.text import AdaptationRequest, EngineIdentity, FirstToken, Passage
 from rlstm_server.schemas.wire import (
     COLUMN,
@@ -19,6 +18,7 @@ from rlstm_server.schemas.wire import (
     LOG,
     OPTIONAL,
     Answer,
+    Call,
     Ids,
     MinVersionField,
     ModelField,
@@ -254,22 +254,24 @@ class GenerateAnswer(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionRequest:
-    """Read prompts, score them, and continue each, from the weights as loaded.
+    """Read prompts, score them, and continue each, from the weights as loaded or in the session of `call`.
 
     prompts     an empty text is the beginning of all text
     bos         whether it comes before all others too; without it a prompt's first token is not scored
     top         how many alternatives are told of each token
     settings    `max_tokens` may be 0: nothing is written then
     adaptation  learns from each prompt as it is read, and not from what is written
+    store       the session learns from its one prompt, which becomes part of its text
     """
 
-    caller: Caller
+    call: Call
     model: str | None = None
     prompts: tuple[Passage, ...]
     settings: GenerationSettings
     bos: bool = False
     top: int = 0
     adaptation: AdaptationRequest | None = None
+    store: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +282,8 @@ class PromptEvent:
     tokens      how many were read, bos included
     unfinished  what its last ids read as when nothing completes their character; not in ``text``
     starts      code points of ``text``
-    logprobs    None for a first token that nothing is scored against
+    logprobs    None for a first token that nothing is scored against, and so are ``ranks``
+    version     of the session that it was read in
     """
 
     prompt: int
@@ -291,7 +294,9 @@ class PromptEvent:
     ids: tuple[int, ...]
     starts: tuple[int, ...]
     logprobs: tuple[float | None, ...]
+    ranks: tuple[int | None, ...]
     top: tuple[tuple[tuple[int, float], ...], ...]
+    version: int | None = None
 
 
 GenerationEvent: TypeAlias = TokenEvent | EndEvent

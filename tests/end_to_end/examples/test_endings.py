@@ -11,7 +11,7 @@ pytestmark = pytest.mark.jobs
 NOWHERE = "http://127.0.0.1:9"
 
 
-@pytest.mark.parametrize(("name", "arguments"), [("surprisal", ["-"]), ("rescore", ["-"]), ("complete", [])])
+@pytest.mark.parametrize(("name", "arguments"), [("rescore", ["-"]), ("complete", [])])
 def test_without_a_server(run, name, arguments):
     """One sentence says so, the exit code is that of `rlstm`, and there is no traceback."""
     process = run(name, *arguments, "--url", NOWHERE)

@@ -64,6 +64,11 @@ COMMANDS = (
     Command(name="report", help="Compare training runs on one page.", extra="training"),
     Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.text:score_app"),
     Command(name="generate", help="Continue a text.", target="rlstm_client.cli.text:generate_app"),
+    Command(
+        name="surprisal",
+        help="Say what each word of a text costs, as a table.",
+        target="rlstm_client.cli.surprisal:app",
+    ),
     Command(name="watch", help="Find strange lines in a log.", target="rlstm_client.cli.watch:app"),
     Command(name="rescore", help="Rank n-best lists of a recogniser.", target="rlstm_client.cli.rescore:app"),
     Command(
