@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rlstm_model.checkpoint import CARD, Checkpoint, CheckpointError, StoredDtype, save
+from rlstm_model.checkpoint import CARD, CARD_FIELDS, Checkpoint, CheckpointError, StoredDtype, save
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import Vocab
 from rlstm_training.atomic import replace_text
@@ -84,9 +84,7 @@ def _front_matter(corpora: Sequence[str], folder: Path | None) -> str:
     fields = [
         f"license: {_licence(licences)}",
         *(["language: en"] if _ENGLISH.issuperset(corpora) else []),
-        "library_name: mogrifier-rlstm",
-        "pipeline_tag: text-generation",
-        *_listed("tags", ("rlstm", "language-model")),
+        *CARD_FIELDS,
         *_listed("datasets", [Path(corpus).name for corpus in corpora]),
         *_listed("metrics", ("perplexity",)),
     ]

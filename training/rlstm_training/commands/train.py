@@ -93,7 +93,10 @@ def _changed(recipe: Recipe, start_from: str | None, **changes: int | float | No
     if start_from is None:
         return recipe
     start = load(start_from)
-    return replace(recipe, start_from=start_from, model=start.parameters.config, vocab=start.vocab.kind)
+    kind = start.vocab.kind
+    if kind == "pieces":
+        raise typer.BadParameter(f"{start_from}: a model of imported pieces is not trained on")
+    return replace(recipe, start_from=start_from, model=start.parameters.config, vocab=kind)
 
 
 def _opened(folder: Path, recipe: Recipe, ranks: Ranks) -> RunDirectory:

@@ -24,7 +24,7 @@ from rlstm_training.corpora import CorpusError, Split
 from rlstm_training.corpora.reading import held_out, load_corpus, locate
 
 # The most that a token takes on average in any text we know: more is read than is kept.
-_BYTES_A_TOKEN = {"bytes": 1, "characters": 4, "words": 8, "subwords": 8}
+_BYTES_A_TOKEN = {"bytes": 1, "characters": 4, "words": 8, "subwords": 8, "pieces": 8}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

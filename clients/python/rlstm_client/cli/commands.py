@@ -57,6 +57,7 @@ COMMANDS = (
     Command(name="store", help="Prepare and check a store that servers share.", parts=STORES),
     Command(name="probe", help="Measure a service from outside, for Prometheus.", extra="server"),
     Command(name="train", help="Train a model by a recipe.", extra="training"),
+    Command(name="import", help="Take in an LSTM that was trained elsewhere.", extra="training"),
     Command(name="calibrate", help="Measure what learning in service needs.", extra="training"),
     Command(name="evaluate", help="Evaluate a model on texts, static or learning.", extra="training"),
     Command(name="corpora", help="Say which published corpora are here; fetch others.", extra="training"),
@@ -193,6 +194,8 @@ def load(group: str, name: str, extra: str) -> Any:
         return point.load()
     except ModuleNotFoundError as error:
         raise CommandError(f"{name} needs {error.name}; {advice}", Exit.MISSING) from error
+    except ValueError as error:  # a variable of OpenTelemetry's is read by an import
+        raise CommandError(f"{name}: {error}") from error
 
 
 def _behind(command: Command) -> Any:
