@@ -72,6 +72,12 @@ COMMANDS = (
     ),
     Command(name="watch", help="Find strange lines in a log.", target="rlstm_client.cli.watch:app"),
     Command(
+        name="complete",
+        help="Propose how a line goes on, in your style.",
+        target="rlstm_client.cli.complete:app",
+    ),
+    Command(name="rescore", help="Rank n-best lists of a recogniser.", target="rlstm_client.cli.rescore:app"),
+    Command(
         name="compress",
         help="Compress a file to as many bits as it costs a model.",
         target="rlstm_client.cli.compress:compress_app",
