@@ -45,7 +45,7 @@ def test_blocks_that_nobody_runs_are_few():
     """Whatever is not run names programs that no test machine has, and files of ours that are there."""
     for page in PAGES:
         for block in blocks(page):
-            assert block.language in {*RUN, "text", "console"}, (page, block)
+            assert block.language in {*RUN, "text", "console", "r"}, (page, block)
             if block.language == "console":
                 for line in block.text.splitlines():
                     assert re.match(r"(docker|kubectl|deploy/|rlstm store )", line), line

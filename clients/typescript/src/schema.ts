@@ -1640,7 +1640,7 @@ export interface components {
             readonly id?: string | null;
             /**
              * Context
-             * @description Read before the text and scored against; not reported.
+             * @description Read before the text and scored against; not reported. Made into tokens apart from the text, whose `ids` may be others than those it has in the two joined.
              * @default
              */
             readonly context?: string;
@@ -1673,7 +1673,7 @@ export interface components {
             readonly tokens?: readonly number[] | null;
             /**
              * Context
-             * @description Read before the text and scored against; not reported.
+             * @description Read before the text and scored against; not reported. Made into tokens apart from the text, whose `ids` may be others than those it has in the two joined.
              * @default
              */
             readonly context?: string;

@@ -13,7 +13,7 @@ FORMAT_VERSION = 1
 PIECE = 16_384
 """Numbers of a long text that are worked on at once: other threads wait meanwhile."""
 
-VocabKind = Literal["bytes", "characters", "words", "subwords"]
+VocabKind = Literal["bytes", "characters", "words", "subwords", "pieces"]
 Ids = NDArray[np.int64] | NDArray[np.uint8]
 
 
@@ -26,6 +26,14 @@ class InvalidText(ValueError):
 
     def __init__(self, index: int) -> None:
         super().__init__(f"the text holds a lone surrogate at character {index}")
+        self.index = index
+
+
+class UnknownText(InvalidText):
+    """A string with ``part``, at code point ``index``, for which a vocabulary has no token."""
+
+    def __init__(self, index: int, part: str) -> None:
+        ValueError.__init__(self, f"the vocabulary has no token for {part[:40]!r}, at character {index}")
         self.index = index
 
 
@@ -61,7 +69,13 @@ class Encoded:
 
 
 class Decoder(Protocol):
-    """Ids to text, one at a time. What it returned so far, joined, never ends inside a character."""
+    """Ids to text, one at a time. What it returned so far, joined, never ends inside a character.
+
+    lost  of the text that came last the characters, U+FFFD, that stand for tokens before: the newest one
+          begins a character, and those were none to their end
+    """
+
+    lost: int
 
     def feed(self, token: int) -> str:
         """The text that ``token`` completes; empty inside a character. Raises InvalidToken."""
@@ -133,10 +147,15 @@ class Utf8Decoder:
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self.lost = 0
 
     def feed(self, token: int) -> str:
         """See :class:`Decoder`."""
-        return self._utf8.decode(self._vocab.token_bytes(token))
+        data = self._vocab.token_bytes(token)
+        goes_on = 0x80 <= data[0] < 0xC0
+        lost = "" if goes_on else self.flush()
+        self.lost = len(lost)
+        return lost + self._utf8.decode(data)
 
     def flush(self) -> str:
         """See :class:`Decoder`."""

@@ -161,7 +161,7 @@ async def _frames(
             async for event in events:
                 if isinstance(event, TokenEvent):
                     _measure(event, times, trace, metrics)
-                elif isinstance(event, EndEvent):
+                elif event is not None and event.version is not None:
                     trace.version = event.version
                 for written in (KEEPALIVE_COMMENT,) if event is None else script.event(event):
                     yield written

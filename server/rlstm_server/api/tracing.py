@@ -33,7 +33,6 @@ from rlstm_server.telemetry import SESSION_ID as SPAN_SESSION_ID
 KEY = "rlstm.trace"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 SESSION_ID = re.compile(r"[a-z0-9]{1,64}")
-MADE = re.compile(r"/sessions/([a-z0-9]{1,64})")
 VERSION = re.compile(r'"([0-9]{1,18})"')
 Face = Literal["native", "openai"]
 """In whose words a request is answered: our own, or those that clients of OpenAI's interface know."""
@@ -47,7 +46,6 @@ READING: Final = frozenset(
         "POST /score",
         "POST /generate",
         "POST /sessions/{session_id}/score",
-        "POST /v1/completions",
         "POST /v1/engines/{model_id}/logprob",
         "POST /tokenize",
         "POST /detokenize",
@@ -61,6 +59,7 @@ ONE_VERSION: Final = frozenset(
         "POST /sessions/{session_id}/append",
         "POST /sessions/{session_id}/reset",
         "POST /sessions/{session_id}/restore",
+        "POST /v1/completions",
     }
 )
 """Routes that make exactly one version, so that the one before is known."""
@@ -264,18 +263,13 @@ class TracingLayer:
 
 
 def _begin_answer(message: Message, trace: Trace) -> None:
-    """Add headers to an answer, name the request in its span, and learn what the answer tells of.
-
-    That is the session that it made, and the version of a session.
-    """
+    """Add headers to an answer, name the request in its span, and learn the version that it tells of."""
     trace.status = message.get("status", SWITCHED)
     span = get_current_span()
     span.set_attribute(SPAN_REQUEST_ID, trace.request_id)
     if trace.session_id is not None:
         span.set_attribute(SPAN_SESSION_ID, trace.session_id)
     headers = MutableHeaders(scope=message)
-    if made := MADE.fullmatch(headers.get("location", "")):
-        trace.made = made[1]
     if tag := VERSION.fullmatch(headers.get("etag", "")):
         trace.version = int(tag[1])
     headers["x-request-id"] = trace.request_id

@@ -44,8 +44,8 @@ class Changes:
     snapshots: NamedSnapshots
     limits: EngineLimits
 
-    async def append(self, request: AppendRequest) -> AppendAnswer:
-        """Score, then learn.
+    async def append(self, request: AppendRequest, top: int = 0) -> AppendAnswer:
+        """Score, then learn; the `top` most probable tokens at each place are told, but not stored.
 
         Raises NotFound, Gone, VersionMismatch, Conflict, IdempotencyMismatch, InFlight.
         """
@@ -53,7 +53,8 @@ class Changes:
         change = _change(request, await requests.off_loop(size, digest))
 
         async def work(task: Task[AppendAnswer]) -> AppendAnswer:
-            done = await self.sessions.change(task, change, partial(self._plan_append, request, charge))
+            plan = partial(self._plan_append, request, top, charge)
+            done = await self.sessions.change(task, change, plan)
             if isinstance(done, Staged):
                 return replace(done.answer, expires_at=done.expires_at_ms / 1000, timings=task.timings)
             charge.refund()
@@ -108,7 +109,7 @@ class Changes:
         return await self._change(request, "restore", plan, snapshot=request.snapshot)
 
     async def _plan_append(
-        self, request: AppendRequest, charge: Charge, copy: SessionCopy
+        self, request: AppendRequest, top: int, charge: Charge, copy: SessionCopy
     ) -> Job[Staged[AppendAnswer]]:
         vocab, place = copy.state.served.vocab, copy.state.place
         read = partial(read_passage, vocab, request, "", place=place, final=request.final)
@@ -117,7 +118,7 @@ class Changes:
         if request.note is not None:
             requests.check_note(request.note, self.limits)
         charge.add(tokens=len(piece.ids), learned=len(piece.ids) if request.learn else 0)
-        return partial(_stage_append, copy, request, piece, self.sessions.durability)
+        return partial(_stage_append, copy, request, piece, top, self.sessions.durability)
 
     async def _change(
         self,
@@ -165,12 +166,12 @@ def _change(request: Request, body_hash: bytes) -> Change:
 
 
 async def _stage_append(
-    copy: SessionCopy, request: AppendRequest, piece: Piece, durability: str
+    copy: SessionCopy, request: AppendRequest, piece: Piece, top: int, durability: str
 ) -> Staged[AppendAnswer]:
     """Score a piece, then learn from it, unless the session's learning is off."""
     learn = request.learn and copy.facts.learning
     usage = TokenUsage()
-    reading = await read_piece(copy.state, piece, usage, learn=learn)
+    reading = await read_piece(copy.state, piece, usage, learn=learn, top=top)
     usage.scored, usage.session = len(piece.ids), reading.totals
     state = reading.state.measured(request.note)
     answer = AppendAnswer(

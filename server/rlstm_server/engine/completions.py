@@ -3,11 +3,14 @@
 A prompt is read after the beginning of all text, or without it: then reading begins with the prompt's own
 first token, which nothing is scored against. With an adaptation each prompt is learned from as it is read,
 segment by segment, each scored with what came before it; what is generated after it is not learned from.
+
+In a session prompts are read after its text, with its weights. One that is to be stored is appended, so that
+the session learns from it; its continuation is shown only.
 """
 
 import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,6 +18,7 @@ from rlstm_model.adaptation.evaluator import Reader
 from rlstm_model.adaptation.state import Cursor
 from rlstm_server.caller import Caller
 from rlstm_server.engine import requests
+from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.generate import Continuation, StopStrings, charged
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import charging
@@ -28,8 +32,10 @@ from rlstm_server.engine.reading import (
     read_piece,
 )
 from rlstm_server.engine.score import ROWS_OF_REQUEST, score_text
-from rlstm_server.engine.state import SessionState
-from rlstm_server.engine.worker import Worker, gather
+from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.state import START, SessionCopy, SessionState
+from rlstm_server.engine.worker import gather
+from rlstm_server.errors import Conflict, ModelNotFound
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.generation import (
     CompletionEvent,
@@ -39,57 +45,64 @@ from rlstm_server.schemas.generation import (
     GenerationSettings,
     PromptEvent,
 )
-from rlstm_server.schemas.text import AdaptationChoice, Columns, EngineLimits, FirstToken
+from rlstm_server.schemas.sessions import AppendRequest
+from rlstm_server.schemas.text import AdaptationChoice, Columns, FirstToken, Passage
 
 Put = Callable[[CompletionEvent], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """One prompt's tokens, read after bos or without it. One without tokens is the beginning of all text."""
+    """One prompt's tokens, and what the first of them follows. `stored` are of one that was appended."""
 
     piece: Piece
-    after_bos: bool
-
-    @property
-    def first_token(self) -> FirstToken:
-        """What the first token is scored against."""
-        return "bos" if self.after_bos else "unscored"
+    follows: FirstToken
+    stored: Columns | None = None
 
     @property
     def tokens(self) -> int:
         """All that are read."""
-        return len(self.piece.ids) + self.after_bos
+        return len(self.piece.ids) + (self.follows == "bos")
 
     @property
     def scored(self) -> Piece:
         """What is scored: all, or all after the token that reading begins with."""
-        rest = slice(0 if self.after_bos else 1, None)
+        rest = slice(1 if self.follows == "unscored" else 0, None)
         piece = self.piece
         return replace(piece, ids=piece.ids[rest], starts=piece.starts[rest], ends=piece.ends[rest])
 
     def begin(self, before_text: Cursor) -> Cursor:
         """Where reading begins: before any text, or with the prompt's own first token."""
-        return before_text if self.after_bos else before_text._replace(last=self.piece.ids[0])
+        return before_text._replace(last=self.piece.ids[0]) if self.follows == "unscored" else before_text
 
 
 @dataclass(eq=False)
 class _Order:
-    """What all prompts of a request have in common. Without `top` none of their scores is told."""
+    """What all prompts of a request have in common. Without `top` none of their scores is told.
+
+    `copy` is of the session that they are read in; else `choice` learns from each.
+    """
 
     served: ServedModel
     settings: GenerationSettings
     metrics: Metrics
     choice: AdaptationChoice | None = None
     top: int | None = None
+    copy: SessionCopy | None = None
 
     def __post_init__(self) -> None:
         self.seed = secrets.randbits(32) if self.settings.seed is None else self.settings.seed
 
     @property
+    def session(self) -> SessionState | None:
+        """The state of the session."""
+        return None if self.copy is None else self.copy.state
+
+    @property
     def rows(self) -> int:
         """Rows that a prompt takes of a batch."""
-        return 1 if self.choice is None else self.choice.expert_config.rows
+        choice = self.choice if self.session is None else self.session.choice
+        return 1 if choice is None else choice.expert_config.rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,19 +110,19 @@ class Completions:
     """Prompts continued, from the event loop's side."""
 
     models: Models
-    worker: Worker
-    limits: EngineLimits
-    metrics: Metrics
+    sessions: Sessions
+    changes: Changes
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Continuations of one prompt, token by token."""
-        requests.check_generation(request.settings, self.limits)
+        limits = self.changes.limits
+        requests.check_generation(request.settings, limits)
         served = self.models.named(request.model)
         context = partial(read_context, served.vocab, request.passage, "prompt")
         piece = await requests.off_loop(requests.size_of(request.passage), context) or EMPTY
-        requests.within("prompt tokens", len(piece.ids), self.limits.prompt_tokens)
-        order = _Order(served, request.settings, self.metrics)
-        prompt = Prompt(piece=piece, after_bos=True)
+        requests.within("prompt tokens", len(piece.ids), limits.prompt_tokens)
+        order = _Order(served, request.settings, self.sessions.metrics)
+        prompt = Prompt(piece=piece, follows="bos")
         async with aclosing(self._continue(order, [prompt], request.call, len(piece.ids))) as events:
             async for event in events:
                 if not isinstance(event, PromptEvent):
@@ -117,16 +130,48 @@ class Completions:
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[CompletionEvent, None]:
         """Prompts read and scored, a PromptEvent each, and their continuations, token by token."""
-        requests.check_completion(request, self.limits)
+        requests.check_completion(request, self.changes.limits)
         served = self.models.named(request.model)
-        size = sum(requests.size_of(passage) for passage in request.prompts)
-        prompts = await requests.off_loop(size, partial(self._prompts, served, request))
         choice = None if request.adaptation is None else served.choose(request.adaptation)
-        order = _Order(served, request.settings, self.metrics, choice, request.top)
-        count = sum(prompt.tokens for prompt in prompts)
-        async with aclosing(self._continue(order, prompts, request.caller, count)) as events:
-            async for event in events:
-                yield event
+        order = _Order(served, request.settings, self.sessions.metrics, choice, request.top)
+        if request.call.session:
+            await self._open(order, request)
+        size = sum(requests.size_of(passage) for passage in request.prompts)
+        prompts = await requests.off_loop(size, partial(self._prompts, order, request))
+        if request.store:
+            prompts = [await self._store(order, request, prompts[0].piece)]
+        count = sum(prompt.tokens for prompt in prompts if prompt.stored is None)
+        with nullcontext() if order.copy is None else self.sessions.distrusting(order.copy.key):
+            async with aclosing(self._continue(order, prompts, request.call, count)) as events:
+                async for event in events:
+                    yield event
+
+    async def _open(self, order: _Order, request: CompletionRequest, version: int | None = None) -> None:
+        """Read the newest state of the session. Raises NotFound, Gone; ModelNotFound for another model's."""
+        copy = await self.sessions.read(
+            requests.session_key(request.call.tenant, request.call.session), version
+        )
+        if copy.state.served is not order.served:
+            raise ModelNotFound("model: the session belongs to another model, which `GET /sessions` tells")
+        order.copy = copy
+
+    async def _store(self, order: _Order, request: CompletionRequest, piece: Piece) -> Prompt:
+        """Append the prompt, once under its key, and give it with the scores that it had."""
+        (passage,) = request.prompts
+        ids = None if passage.tokens is None else list(passage.tokens)
+        asked = AppendRequest(text=passage.text, tokens=ids, final=True).by(request.call)
+        answer = await self.changes.append(asked, request.top)
+        columns = answer.columns
+        if columns is None:
+            forgotten = Conflict("the prompt was learned from; its scores are no longer stored")
+            forgotten.applied = "yes"
+            raise forgotten
+        await self._open(order, request, answer.version)
+        if piece.ids != list(columns.ids):  # the session was at another place, within a word
+            starts = [start - columns.starts[0] for start in columns.starts]
+            text = order.served.vocab.decode(columns.ids)
+            piece = replace(piece, ids=list(columns.ids), starts=starts, text=text)
+        return Prompt(piece=piece, follows="session", stored=columns)
 
     async def _continue(
         self, order: _Order, prompts: Sequence[Prompt], caller: Caller, count: int
@@ -135,20 +180,33 @@ class Completions:
         most = len(prompts) * order.settings.choices * order.settings.max_tokens
         with charging(caller.quota) as charge:
             charge.add(tokens=count, learned=0 if order.choice is None else count)
-            stream = self.worker.stream(partial(_complete_all, order, prompts), caller, rows)
+            stream = self.sessions.worker.stream(partial(_complete_all, order, prompts), caller, rows)
             async with aclosing(charged(stream, most, charge)) as events:
                 async for event in events:
                     yield event
 
-    def _prompts(self, served: ServedModel, request: CompletionRequest) -> list[Prompt]:
-        pieces = [
-            EMPTY if passage.text == "" else read_passage(served.vocab, passage, f"prompt[{place}]")
-            for place, passage in enumerate(request.prompts)
+    def _prompts(self, order: _Order, request: CompletionRequest) -> list[Prompt]:
+        prompts = [
+            _prompt(order, passage, f"prompt[{number}]", bos=request.bos)
+            for number, passage in enumerate(request.prompts)
         ]
-        prompts = [Prompt(piece=piece, after_bos=request.bos or not piece.ids) for piece in pieces]
         count = sum(prompt.tokens for prompt in prompts)
-        requests.within("tokens of all prompts", count, self.limits.score_tokens)
+        requests.within("tokens of all prompts", count, self.changes.limits.score_tokens)
         return prompts
+
+
+def _prompt(order: _Order, passage: Passage, field: str, *, bos: bool) -> Prompt:
+    """Read a prompt where it begins; its spans count from its own beginning."""
+    place = START if order.session is None else order.session.place
+    if passage.text == "" and not place.pending:
+        piece = replace(EMPTY, after=place)
+    else:
+        piece = read_passage(order.served.vocab, passage, field, place=place)
+        if before := piece.after.characters - len(piece.text):
+            piece = replace(piece, starts=[start - before for start in piece.starts])
+    if order.session is not None:
+        return Prompt(piece=piece, follows="session")
+    return Prompt(piece=piece, follows="bos" if bos or not piece.ids else "unscored")
 
 
 # ---- on the device thread ---------------------------------------------------------------------------------
@@ -163,16 +221,23 @@ async def _complete_all(order: _Order, prompts: Sequence[Prompt], put: Put) -> N
 async def _complete(order: _Order, place: int, prompt: Prompt, put: Put) -> None:
     """Read one prompt, tell what it scores, and continue it as often as was asked for."""
     usage = TokenUsage()
-    if order.choice is None:
-        columns, reader, cursor = await _read_frozen(order, prompt, usage)
-    else:
+    columns: Columns | None
+    if order.session is not None:
+        columns, reader = await _read_in_session(order.session, prompt, usage, order.top or 0)
+        cursor = reader.cursor
+    elif order.choice is not None:
         columns, reader = await _read_adapting(order, order.choice, prompt, usage)
         cursor = reader.cursor
+    else:
+        columns, reader, cursor = await _read_frozen(order, prompt, usage)
     if order.top is not None:
         usage.count(order.metrics)
-        put(_prompt_event(order.served, place, prompt, columns))
+        put(_prompt_event(order, place, prompt, columns))
     del columns  # of a long prompt they are large
     ids, unfinished = prompt.piece.ids, prompt.piece.after.unfinished
+    before = ids[-1:]
+    if not before and order.session is not None and order.session.adapted.position:
+        before = [cursor.last]
     settings = order.settings
     texts = [
         Continuation(
@@ -181,7 +246,7 @@ async def _complete(order: _Order, place: int, prompt: Prompt, put: Put) -> None
             settings=settings,
             seed=order.seed,
             choice=choice,
-            stops=StopStrings(order.served.vocab, settings.stop, after=unfinished or ids[-1:]),
+            stops=StopStrings(order.served.vocab, settings.stop, after=unfinished or before),
             seen=set(ids),
             top=order.top or 0,
         )
@@ -219,9 +284,21 @@ async def _read_adapting(
     return reading.columns, state.evaluator.reader(reading.state.adapted)
 
 
-def _prompt_event(served: ServedModel, place: int, prompt: Prompt, columns: Columns | None) -> PromptEvent:
+async def _read_in_session(
+    state: SessionState, prompt: Prompt, usage: TokenUsage, top: int
+) -> tuple[Columns, Reader]:
+    """Read a prompt after the session's text, and learn nothing; one that was stored is read already."""
+    if prompt.stored is not None:
+        return prompt.stored, state.evaluator.reader(state.adapted)
+    reading = await read_piece(state, prompt.piece, usage, learn=False, top=top)
+    usage.scored = reading.totals.tokens
+    return reading.columns, state.evaluator.reader(reading.state.adapted)
+
+
+def _prompt_event(order: _Order, place: int, prompt: Prompt, columns: Columns | None) -> PromptEvent:
     piece = prompt.piece
     logprobs = () if columns is None else columns.logprobs
+    ranks = () if columns is None else columns.ranks
     top: tuple[tuple[tuple[int, float], ...], ...] = ()
     if columns is not None and columns.top is not None:
         rows = zip(columns.top.ids, columns.top.logprobs, strict=True)
@@ -231,10 +308,12 @@ def _prompt_event(served: ServedModel, place: int, prompt: Prompt, columns: Colu
         prompt=place,
         tokens=prompt.tokens,
         text=piece.text,
-        unfinished=served.vocab.decode(piece.after.unfinished),
-        first_token=prompt.first_token,
+        unfinished=order.served.vocab.decode(piece.after.unfinished),
+        first_token=prompt.follows,
         ids=tuple(piece.ids),
         starts=tuple(piece.starts),
         logprobs=(None,) * unscored + logprobs,
+        ranks=(None,) * unscored + ranks,
         top=((),) * (len(piece.ids) - len(top)) + top,
+        version=None if order.copy is None else order.copy.position.version,
     )

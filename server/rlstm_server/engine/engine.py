@@ -114,12 +114,14 @@ class Engine:
         creator = Creator(self.sessions, self.models, changes, quota, TTL_SECONDS)
         copies = Copies(self.sessions, creator, named)
         scoring = Scoring(self.sessions, self.models, self.limits)
-        completions = Completions(self.models, self.worker, self.limits, self._metrics)
+        completions = Completions(self.models, self.sessions, changes)
         streams = SessionStreams(self.sessions, self.limits)
 
         self.score, self.score_candidates = self._query(scoring.score), self._query(scoring.rank)
         self.generate = self._stream(completions.generate)
-        self.complete = self._stream(completions.complete)
+        self.complete = self._stream(
+            completions.complete, lambda request: request.call.key if request.store else None
+        )
         self.generate_in_session = self._stream(
             streams.generate, lambda request: request.call.key if request.commit else None
         )
@@ -131,6 +133,7 @@ class Engine:
         self.fork, self.import_session = self._change(copies.fork), self._change(copies.import_session)
         self.export, self.session_note = self._query(copies.export), self._query(self.sessions.note)
         self.list_sessions, self.session_info = self.sessions.page, self.sessions.info
+        self.find_session = self._store.find
         self.list_snapshots, self.drop_snapshot = named.list, named.drop
         self.delete = self.sessions.delete
 

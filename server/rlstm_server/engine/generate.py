@@ -58,7 +58,11 @@ class StopStrings:
 
     def feed(self, token: int, logprob: float) -> list[Released]:
         """Take one token; return those that are free now."""
-        self._waiting.append(Released(token, self._decoder.feed(token), logprob))
+        piece, lost = self._decoder.feed(token), self._decoder.lost
+        if lost and self._waiting:
+            self._waiting[-1] = self._waiting[-1]._replace(text=piece[:lost])
+            piece = piece[lost:]
+        self._waiting.append(Released(token, piece, logprob))
         text = "".join(waiting.text for waiting in self._waiting)
         at = min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
         if at is not None:

@@ -143,11 +143,14 @@ class ServedModel:
 
 
 def check_apart(names: Sequence[str], identities: Sequence[Identity]) -> None:
-    """Raise ValueError for two models of the same name, or that `name:adapt` could be; and for one twice."""
+    """Raise ValueError for two models of the same name, or that `name:adapt` could be; and for one twice.
+
+    `name@session` is a session, and `@` belongs to it.
+    """
     if len({*names}) < len(names):
         raise ValueError("two models have the same name")
-    if coloned := [name for name in names if ":" in name]:
-        raise ValueError(f"{coloned[0]!r}: a model's name has no colon; NAME=FOLDER gives it another")
+    if marked := [name for name in names if ":" in name or "@" in name]:
+        raise ValueError(f"{marked[0]!r}: a model's name has no colon and no @; NAME=FOLDER gives it another")
     if len({*identities}) < len(identities):
         raise ValueError("the same model is there twice")
 

@@ -148,14 +148,19 @@ def _spans(vocab: Vocab, ids: Sequence[int], place: Place) -> tuple[Sequence[int
     at, waiting, text = place.characters, 0, io.StringIO()
     starts, ends = array("q"), array("q")
     for token in ids:
+        piece = decoder.feed(token)
+        text.write(piece)
+        if decoder.lost:
+            starts.extend([at] * waiting)
+            at += decoder.lost
+            ends.extend([at] * waiting)
+            waiting, open_ids = 0, []
         open_ids.append(token)
         waiting += 1
-        piece = decoder.feed(token)
-        if piece:
+        if completed := len(piece) - decoder.lost:
             starts.extend([at] * waiting)
-            ends.extend([at + len(piece)] * waiting)
-            at += len(piece)
-            text.write(piece)
+            at += completed
+            ends.extend([at] * waiting)
             waiting, open_ids = 0, []
     starts.extend([at] * waiting)
     ends.extend([at + 1] * waiting)

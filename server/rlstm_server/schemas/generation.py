@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import Field, computed_field, model_validator
+from pydantic import BeforeValidator, Field, computed_field, model_validator
 
 from rlstm_model.sampling import SamplingConfig
-from rlstm_server.caller import Caller
 from rlstm_server.schemas.text import AdaptationRequest, EngineIdentity, FirstToken, Passage
 from rlstm_server.schemas.wire import (
     COLUMN,
@@ -19,6 +18,7 @@ from rlstm_server.schemas.wire import (
     LOG,
     OPTIONAL,
     Answer,
+    Call,
     Ids,
     MinVersionField,
     ModelField,
@@ -50,8 +50,20 @@ class GenerationSettings:
     stop: tuple[str, ...] = ()
 
 
-StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-StopStrings = Annotated[list[StopString], Field(fail_fast=True)]
+def _checked_stops(value: object) -> object:
+    """Say in a sentence what is no stop string; of a union only its kinds would be told."""
+    stops = value if isinstance(value, list) else [value]
+    if len(stops) > MAX_STOPS:
+        raise ValueError(f"at most {MAX_STOPS} strings")
+    if not all(isinstance(stop, str) and 1 <= len(stop) <= MAX_STOP_CHARACTERS for stop in stops):
+        raise ValueError(
+            f"a string of 1 to {MAX_STOP_CHARACTERS} characters, or a list of such; none may be empty"
+        )
+    return value
+
+
+_StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Stops = Annotated[_StopString | list[_StopString], BeforeValidator(_checked_stops)]
 
 
 class Sampling(Request):
@@ -72,18 +84,10 @@ class Sampling(Request):
     seed: int | None = Field(
         default=None, ge=0, lt=2**63, description="Same seed, same text; default: drawn, and told."
     )
-    stop: StopString | StopStrings = Field(
-        default=[], description="Strings that end the text; up to 16; not part of it."
-    )
+    stop: Stops = Field(default=[], description="Strings that end the text; up to 16; not part of it.")
     logprobs: bool = Field(default=True, description="Report log-probabilities of the raw distribution.")
     stream: bool = Field(default=False, description="Answer with server-sent events: token, end, error.")
     unit: UnitField = "nats"
-
-    @model_validator(mode="after")
-    def _check_stops(self) -> Sampling:
-        if isinstance(self.stop, list) and len(self.stop) > MAX_STOPS:
-            raise ValueError(f"stop: at most {MAX_STOPS} strings")
-        return self
 
     @property
     def choices(self) -> int:
@@ -250,22 +254,24 @@ class GenerateAnswer(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionRequest:
-    """Read prompts, score them, and continue each, from the weights as loaded.
+    """Read prompts, score them, and continue each, from the weights as loaded or in the session of `call`.
 
     prompts     an empty text is the beginning of all text
     bos         whether it comes before all others too; without it a prompt's first token is not scored
     top         how many alternatives are told of each token
     settings    `max_tokens` may be 0: nothing is written then
     adaptation  learns from each prompt as it is read, and not from what is written
+    store       the session learns from its one prompt, which becomes part of its text
     """
 
-    caller: Caller
+    call: Call
     model: str | None = None
     prompts: tuple[Passage, ...]
     settings: GenerationSettings
     bos: bool = False
     top: int = 0
     adaptation: AdaptationRequest | None = None
+    store: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +282,8 @@ class PromptEvent:
     tokens      how many were read, bos included
     unfinished  what its last ids read as when nothing completes their character; not in ``text``
     starts      code points of ``text``
-    logprobs    None for a first token that nothing is scored against
+    logprobs    None for a first token that nothing is scored against, and so are ``ranks``
+    version     of the session that it was read in
     """
 
     prompt: int
@@ -287,7 +294,9 @@ class PromptEvent:
     ids: tuple[int, ...]
     starts: tuple[int, ...]
     logprobs: tuple[float | None, ...]
+    ranks: tuple[int | None, ...]
     top: tuple[tuple[tuple[int, float], ...], ...]
+    version: int | None = None
 
 
 GenerationEvent: TypeAlias = TokenEvent | EndEvent

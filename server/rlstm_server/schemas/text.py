@@ -343,7 +343,13 @@ GuardsField = Annotated[
 
 # ---- scoring ----------------------------------------------------------------------------------------------
 
-ContextField = Annotated[str, Field(description="Read before the text and scored against; not reported.")]
+ContextField = Annotated[
+    str,
+    Field(
+        description="Read before the text and scored against; not reported. Made into tokens apart from the "
+        "text, whose `ids` may be others than those it has in the two joined."
+    ),
+]
 ContextTokensField = Annotated[Ids, Field(description="The same as ids; not together with `context`.")]
 
 

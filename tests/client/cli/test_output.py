@@ -68,7 +68,8 @@ def test_a_score_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     output.show(output.Scored(ScoreResult(items=[item], unit="bits"), "aé"), as_json=False)
     out = capsys.readouterr().out
 
-    assert all(said in out for said in ("'a'", "'é'", "-1.5000", "'aé'", "-3.5000", "1.2500", "bos"))
+    assert all(said in out for said in ("'a'", "'é'", " 1.5000", "'aé'", " 3.5000", "1.2500", "bos"))
+    assert "-" not in out
 
 
 def test_a_session_for_people(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,8 +101,8 @@ def test_a_ranking_for_people(capsys: pytest.CaptureFixture[str], static: bool) 
 
     if static:
         assert heading == ["rank", "static rank", "score", "bits", "static bits", "tokens", "candidate"]
-        assert rows[0] == ["1", "2", "-1.5000", "-1.0000", "-5.0000", "2", "b"]
-        assert rows[1] == ["2", "1", "-3.0000", "-2.0000", "-4.0000", "1", "[a]"]
+        assert rows[0] == ["1", "2", "-1.5000", "1.0000", "5.0000", "2", "b"]
+        assert rows[1] == ["2", "1", "-3.0000", "2.0000", "4.0000", "1", "[a]"]
     else:
         assert heading == ["rank", "score", "bits", "tokens", "candidate"]
-        assert rows[0] == ["1", "-1.5000", "-1.0000", "2", "b"]
+        assert rows[0] == ["1", "-1.5000", "1.0000", "2", "b"]

@@ -80,7 +80,7 @@ def test_score(rlstm: Run, network: Network, monkeypatch: pytest.MonkeyPatch) ->
     """The sums in bits; with ``--json`` the server's answer, with what was asked for; a key from outside."""
     monkeypatch.setenv("RLSTM_API_KEY", "secret-key")
     code, out, _ = rlstm("score", "abc")
-    assert (code, "bits per byte" in out, "logprob" in out) == (0, True, True)
+    assert (code, "bits per byte" in out, "perplexity per token" in out, "-" in out) == (0, True, True, False)
     assert network.requests[0].headers["authorization"] == "Bearer secret-key"
 
     code, out, _ = rlstm(

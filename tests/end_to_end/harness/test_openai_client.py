@@ -3,10 +3,12 @@
 import hashlib
 import http.client
 import json
+import math
 import re
 import signal
 
 import pytest
+from tests.end_to_end.cuts import CuttingProxy
 
 openai = pytest.importorskip("openai", reason="install mogrifier-rlstm[harness] for the openai client")
 
@@ -60,7 +62,7 @@ def client(keyed):
 def test_the_lines_of_the_page(server, page, capsys):
     """Its Python prints a text and null before two numbers; its curl is a request that is answered."""
     section = page(server.url)
-    (code,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    code = re.search(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)[1]
     names = {}
     exec(compile(code, "openai.md", "exec"), names)
     names["client"].close()
@@ -161,6 +163,41 @@ def test_a_stream_that_breaks_off_raises(start):
         assert (caught.value.code, caught.value.type) == ("draining", "server_error")
         assert len(chunks) >= 3
         assert not any(choice.finish_reason for chunk in chunks for choice in chunk.choices)
+
+
+def test_a_session_learns_what_is_stored_once_and_outlives_a_kill(start, tmp_path):
+    """The second call costs fewer bits, with a kill -9 between; an answer that is cut is asked for again."""
+    text = "It is a truth universally acknowledged, that a single man must be in want of a wife. " * 3
+
+    def cost(url, key):
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", timeout=30) as one:
+            answer = one.completions.create(
+                model="tiny@novel",
+                prompt=text,
+                max_tokens=3,
+                extra_body={"store": True, "prompt_logprobs": 1},
+                extra_headers={"Idempotency-Key": key},
+            )
+        rows = zip(text.encode(), answer.choices[0].prompt_logprobs, strict=True)
+        return -sum(row[str(token)]["logprob"] for token, row in rows) / math.log(2)
+
+    def version(server):
+        with server.client() as client:
+            return client.get("/sessions", params={"name": "novel"}).json()["sessions"][0]["version"]
+
+    with start(data_dir=tmp_path) as server, server.client() as client:
+        client.post("/sessions", json={"name": "novel"})
+        with CuttingProxy(server.url, {0: 8_000}) as proxy:  # within the answer
+            first = cost(proxy.url, "one")
+            assert proxy.cuts == 1
+        assert version(server) == 1
+        server.end(signal.SIGKILL)
+    with start(data_dir=tmp_path) as server:
+        assert cost(server.url, "one") == first
+        second = cost(server.url, "two")
+        assert version(server) == 2
+    print(f"\nbits: {first:.1f}, again {second:.1f}")
+    assert second < 0.9 * first
 
 
 def test_a_server_without_keys_takes_an_empty_one(server):

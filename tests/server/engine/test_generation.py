@@ -92,6 +92,13 @@ def test_an_incomplete_character_is_flushed_as_a_replacement():
     assert [token.text for token in steps[-1]] == ["\ufffd"]
 
 
+def test_what_was_begun_and_not_completed_is_text_of_its_own():
+    """The next character's token has that alone."""
+    steps, _ = play("", (), ids=[0xE2, 0x82, 97, 200, 98])
+
+    assert [token.text for step in steps for token in step] == ["", "\ufffd", "a", "\ufffd", "b"]
+
+
 def test_words_are_cut_where_the_stop_string_begins(words):
     """A token that holds the beginning of a stop string keeps the text before it."""
     steps, held = play("the cat sat", (" sa",), vocab=words)
@@ -140,7 +147,7 @@ async def test_logprobs_are_those_of_scoring(engine, tools):
         event async for event in engine.generate(tools.ask(**settings)) if isinstance(event, TokenEvent)
     ]
     tokens = tuple(event.id for event in events)
-    request = ScoreRequest(items=[tools.item(tokens=tokens, context="the ")]).by(tools.call())
+    request = ScoreRequest(items=[tools.item(tokens=tokens, context="the ")]).by(tools.call(tools.caller()))
     (scored,) = (await engine.score(request)).items
 
     assert [event.logprob for event in events] == pytest.approx(scored.columns.logprobs, abs=1e-5)
@@ -153,7 +160,7 @@ async def test_logprobs_are_those_of_scoring(engine, tools):
 def request(tools, *texts, max_tokens=4, choices=1, **options):
     settings = GenerationSettings(max_tokens=max_tokens, seed=1, choices=choices)
     prompts = tuple(Passage(text=text) for text in texts)
-    return CompletionRequest(caller=tools.caller(), prompts=prompts, settings=settings, **options)
+    return CompletionRequest(call=tools.call(tools.caller()), prompts=prompts, settings=settings, **options)
 
 
 async def events_of(engine, asked):
@@ -195,7 +202,7 @@ async def test_a_quota_is_charged_for_all_prompts_and_choices(engine, tools):
     for name, rate, refuses in (("tokens", 1, True), ("generated", 1, True), ("generated", 1_000, False)):
         quota = Quota(**{name: TokenBucket(name, rate)})
         asked = request(tools, "abcd", "efgh", choices=2)
-        asked = replace(asked, caller=replace(asked.caller, quota=quota))
+        asked = replace(asked, call=replace(asked.call, quota=quota))
         await events_of(engine, asked)
         refused = [error for error in [await failure(engine, asked)] if error]
         assert [type(error) for error in refused] == [RateLimited] * refuses

@@ -66,6 +66,23 @@ def test_an_unfinished_character_is_given_up_when_text_follows():
     assert list(zip(after.starts, after.ends, strict=True)) == [(1, 2)]
 
 
+@pytest.mark.parametrize(
+    ("ids", "spans"),
+    [
+        ([97, 200, 98], [(0, 1), (1, 2), (2, 3)]),
+        ([0xE2, 0x82, 98], [(0, 1), (0, 1), (1, 2)]),
+        ([200, 195, 169, 97], [(0, 1), (1, 2), (1, 2), (2, 3)]),
+        ([200, 200], [(0, 1), (1, 2)]),
+        ([200, 255, 98], [(0, 1), (1, 2), (2, 3)]),
+    ],
+)
+@pytest.mark.parametrize("cuts", [[], [1], [2]])
+def test_a_character_after_one_that_is_none_has_its_own_place(ids, spans, cuts):
+    """What was begun and not completed is a character by itself, U+FFFD."""
+    found, text_spans, _ = read_all(BYTES, [Passage(tokens=tuple(part)) for part in cut(ids, cuts)])
+    assert (found, text_spans) == (ids, spans)
+
+
 def test_a_word_waits_until_it_is_complete(words):
     """The word in progress waits, becomes a token when white space follows, and is flushed by `final`."""
     first = read_passage(words, Passage(text="the ca"), "", final=False)

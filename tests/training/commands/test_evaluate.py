@@ -200,3 +200,11 @@ def test_wrong_options_are_named(rlstm, trained):
         done = rlstm("evaluate", trained, "--corpus", "one", *words)
         assert done.exit_code == 2, (words, done.output)
         assert name in done.stderr
+
+
+def test_a_text_that_is_named_twice_is_refused(rlstm, trained, own_folder):
+    """A file, a corpus and standard input alike: read once it would be half of what was asked for."""
+    file = own_folder / "test.txt"
+    for words in ([file, file], ["--corpus", "one", "--corpus", "one"], ["-", "-"]):
+        done = rlstm("evaluate", trained, *words, stdin="It was so.")
+        assert (done.exit_code, "once" in done.stderr) == (2, True)

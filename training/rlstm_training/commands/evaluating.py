@@ -54,6 +54,11 @@ def texts_given(
     encoding: str | None = None,
 ) -> list[tuple[str, list[Passage]]]:
     """Every text named, by its name, as passages. Wrong usage when none is; raises CorpusError."""
+    named = [*files, *corpora, *streams]
+    if not named:
+        raise typer.BadParameter("name files, a --corpus or a --stream", param_hint="FILES")
+    if len({*named}) < len(named):
+        raise typer.BadParameter("name each text once", param_hint="FILES")
 
     def whole(raw: bytes, name: str) -> tuple[str, list[Passage]]:
         one = passage(vocab, raw, name) if prefix is None else excerpt(vocab, raw[:prefix], name)
@@ -66,8 +71,6 @@ def texts_given(
     for name in streams:
         segments = load_stream(name, prefix=prefix)
         texts.append((name, [excerpt(vocab, raw, label) for label, raw in segments]))
-    if not texts:
-        raise typer.BadParameter("name files, a --corpus or a --stream", param_hint="FILES")
     return texts
 
 

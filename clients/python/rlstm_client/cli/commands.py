@@ -57,6 +57,7 @@ COMMANDS = (
     Command(name="store", help="Prepare and check a store that servers share.", parts=STORES),
     Command(name="probe", help="Measure a service from outside, for Prometheus.", extra="server"),
     Command(name="train", help="Train a model by a recipe.", extra="training"),
+    Command(name="import", help="Take in an LSTM that was trained elsewhere.", extra="training"),
     Command(name="calibrate", help="Measure what learning in service needs.", extra="training"),
     Command(name="evaluate", help="Evaluate a model on texts, static or learning.", extra="training"),
     Command(name="corpora", help="Say which published corpora are here; fetch others.", extra="training"),
@@ -64,7 +65,18 @@ COMMANDS = (
     Command(name="report", help="Compare training runs on one page.", extra="training"),
     Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.text:score_app"),
     Command(name="generate", help="Continue a text.", target="rlstm_client.cli.text:generate_app"),
+    Command(
+        name="surprisal",
+        help="Say what each word of a text costs, as a table.",
+        target="rlstm_client.cli.surprisal:app",
+    ),
     Command(name="watch", help="Find strange lines in a log.", target="rlstm_client.cli.watch:app"),
+    Command(
+        name="complete",
+        help="Propose how a line goes on, in your style.",
+        target="rlstm_client.cli.complete:app",
+    ),
+    Command(name="rescore", help="Rank n-best lists of a recogniser.", target="rlstm_client.cli.rescore:app"),
     Command(
         name="compress",
         help="Compress a file to as many bits as it costs a model.",
@@ -182,6 +194,8 @@ def load(group: str, name: str, extra: str) -> Any:
         return point.load()
     except ModuleNotFoundError as error:
         raise CommandError(f"{name} needs {error.name}; {advice}", Exit.MISSING) from error
+    except ValueError as error:  # a variable of OpenTelemetry's is read by an import
+        raise CommandError(f"{name}: {error}") from error
 
 
 def _behind(command: Command) -> Any:

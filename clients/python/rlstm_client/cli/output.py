@@ -160,8 +160,12 @@ def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
     Console().print(table)
 
 
-def _pairs(answer: Answer) -> Iterator[tuple[str, Any]]:
-    """Yield what an answer says by the names of its members; what is not known, or usual, is left out."""
+def _pairs(answer: Answer, unit: str = "nats") -> Iterator[tuple[str, Any]]:
+    """Yield what an answer says by the names of its members; what is not known, or usual, is left out.
+
+    What is a log-probability in JSON is for people what the text costs: positive, and named by its unit.
+    """
+    unit = getattr(answer, "unit", unit)
     for member in fields(answer):
         name, value = member.name.replace("_", " "), getattr(answer, member.name)
         unsaid = None if member.default is MISSING else member.default
@@ -173,6 +177,10 @@ def _pairs(answer: Answer) -> Iterator[tuple[str, Any]]:
             case Ancestor():
                 snapshot = f" ({value.snapshot})" if value.snapshot else ""
                 yield name, f"{value.session} at version {value.version}{snapshot}"
+            case float() if name.endswith("logprob"):
+                yield name.replace("logprob", unit), _cost(value)
+            case float() if name == "perplexity":
+                yield "perplexity per token", value
             case SessionTotals():
                 yield from _pairs(value)
                 for kind in ("static", "adapted"):
@@ -180,7 +188,7 @@ def _pairs(answer: Answer) -> Iterator[tuple[str, Any]]:
                     if bits is not None and value.bytes:
                         yield f"{kind} bits per byte", bits / value.bytes
             case Answer():
-                yield from _pairs(value)
+                yield from _pairs(value, unit)
             case _:
                 yield name, _moment(value) if member.name.endswith("_at") else value
 
@@ -191,9 +199,9 @@ def _print_scores(result: ScoreResult, text: str) -> None:
         print_table(_token_columns(item, text, unit))
     if item.words:
         words = [_token(text[word.start : word.end]) for word in item.words]
-        tokens, costs = zip(*((word.tokens, word.logprob) for word in item.words), strict=True)
+        tokens, costs = zip(*((word.tokens, _cost(word.logprob)) for word in item.words), strict=True)
         print_table({"word": words, "tokens": tokens, unit: costs})
-    print_pairs([("unit", unit), *_pairs(item)])
+    print_pairs([("unit", unit), *_pairs(item, unit)])
 
 
 def _token_columns(item: Columns, text: str, unit: str) -> Mapping[str, Iterable[Any]]:
@@ -201,8 +209,8 @@ def _token_columns(item: Columns, text: str, unit: str) -> Mapping[str, Iterable
     columns: dict[str, Iterable[Any]] = {
         "token": [_token(text[start:end]) for start, end in spans],
         "id": item.ids,
-        unit: item.logprobs,
-        f"static {unit}": item.static_logprobs,
+        unit: [*map(_cost, item.logprobs)],
+        f"static {unit}": [*map(_cost, item.static_logprobs)],
         "rank": item.ranks,
         "entropy": item.entropies,
     }
@@ -221,13 +229,19 @@ def _print_list(answers: Sequence[Answer]) -> None:
 def _print_ranking(ranking: Ranking, texts: Sequence[str]) -> None:
     """Print the candidates, the best first, in the columns that the session has."""
     order = sorted(range(len(texts)), key=lambda index: ranking.candidates[index].rank)
-    names = {"rank": "rank", "static_rank": "static rank", "score": "score", "logprob": ranking.unit}
-    names |= {"static_logprob": f"static {ranking.unit}", "tokens": "tokens"}
+    ranked = [ranking.candidates[index] for index in order]
     columns: dict[str, list[Any]] = {
-        heading: [getattr(ranking.candidates[index], name) for index in order]
-        for name, heading in names.items()
+        name.replace("_", " "): [getattr(each, name) for each in ranked]
+        for name in ("rank", "static_rank", "score")
     }
+    columns[ranking.unit] = [_cost(each.logprob) for each in ranked]
+    columns[f"static {ranking.unit}"] = [_cost(each.static_logprob) for each in ranked]
+    columns["tokens"] = [each.tokens for each in ranked]
     print_table(columns | {"candidate": [texts[index] for index in order]})
+
+
+def _cost(logprob: float | None) -> float | None:
+    return None if logprob is None else 0.0 - logprob
 
 
 def _adaptation(given: Adaptation) -> str:

@@ -12,17 +12,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Header, Response
 from pydantic import Field
 
 from rlstm_model.vocab import Vocab
 from rlstm_server.api import problems
 from rlstm_server.api.bodies import StrictRoute, respond
-from rlstm_server.api.dependencies import ContextDep, RequestContext
+from rlstm_server.api.dependencies import ContextDep, KeyedDep
 from rlstm_server.api.events import TOKEN_NUMBERS, Texts, frame, open_stream, take_in
-from rlstm_server.api.openai.models import ModelPath, Named, encode, resolve
+from rlstm_server.api.openai.models import ModelPath, Named, call_of, encode, resolve
 from rlstm_server.api.openai.schemas import CompletionIn, CompletionOut, Documented, Lenient, envelopes
 from rlstm_server.api.openai.tokens import (
     Entry,
@@ -30,10 +30,11 @@ from rlstm_server.api.openai.tokens import (
     id_columns,
     logprob_columns,
     prompt_entries,
+    ranked_logprobs,
     token_entries,
     usage,
 )
-from rlstm_server.errors import InternalError, ServerError, TooLarge
+from rlstm_server.errors import InternalError, InvalidField, ServerError, TooLarge
 from rlstm_server.schemas.generation import (
     CompletionEvent,
     CompletionRequest,
@@ -43,19 +44,30 @@ from rlstm_server.schemas.generation import (
     TokenEvent,
 )
 from rlstm_server.schemas.text import EngineIdentity, Passage
+from rlstm_server.schemas.wire import Call, column
 
 DONE: Final = b"data: [DONE]\n\n"
 
 TOKENS: Final = 1_024
 """Of an echoed prompt in one chunk: a chunk is made while nobody else is served."""
 
+RetryCount = Annotated[str, Header(alias="x-stainless-retry-count", include_in_schema=False)]
+"""What OpenAI's clients say of a request that they send again."""
+
 STREAM_HEADERS = {"cache-control": "no-cache, no-store"}
 
 
-async def complete(body: CompletionIn, context: ContextDep) -> Response:
-    """Continue prompts, score them, or both. Nothing is kept, and a prompt knows of no other."""
+async def complete(body: CompletionIn, context: KeyedDep, retries: RetryCount = "0") -> Response:
+    """Continue prompts, score them, or both; a prompt knows of no other. Only `store` keeps anything."""
+    context.trace.changes = bool(body.store)
     named = resolve(context, body.model)
-    if body.echoes_scores:
+    if body.store and context.call.key is None and retries != "0":
+        raise InvalidField(
+            "idempotency-key",
+            "idempotency-key: this request was sent before, and may have been learned from; with a key of its"
+            " own it is learned from once",
+        )
+    if body.scores_prompts:
         context.principal.require("score")
     if body.settings.max_tokens:
         context.principal.require("generate")
@@ -63,7 +75,7 @@ async def complete(body: CompletionIn, context: ContextDep) -> Response:
     if numbers > limit:
         raise TooLarge("n x tokens x (1 + logprobs) of all prompts", numbers, limit)
     context.held.expect(numbers + TOKEN_NUMBERS * body.most_entries)
-    events = context.engine.complete(_request(body, named, context))
+    events = context.engine.complete(_request(body, named, await call_of(named, context)))
     head, vocab = _head(named), named.served.vocab
     if body.stream:
         return await open_stream(
@@ -75,24 +87,26 @@ async def complete(body: CompletionIn, context: ContextDep) -> Response:
             headers=STREAM_HEADERS | body.warning,
         )
     texts = await take_in(events, len(body.prompt) * body.choices)
-    echoed = sum(len(prompt.ids) for prompt in texts.prompts.values()) if body.echo else 0
-    entries = body.choices * echoed + texts.completion_tokens
+    told = body.tells_prompts * sum(len(prompt.ids) for prompt in texts.prompts.values())
+    entries = body.choices * told + texts.completion_tokens
     return await respond(
         lambda: {**head, **_fields(texts, body, vocab)},
         tokens=entries * (1 + body.top),
+        version=texts.prompts[0].version,
         headers=body.warning,
     )
 
 
-def _request(body: CompletionIn, named: Named, context: RequestContext) -> CompletionRequest:
+def _request(body: CompletionIn, named: Named, call: Call) -> CompletionRequest:
     return CompletionRequest(
-        caller=context.call,
+        call=call,
         model=named.served.name,
         prompts=body.prompt,
         settings=body.settings,
         bos=bool(body.add_special_tokens),
         top=body.top,
         adaptation=named.adaptation,
+        store=bool(body.store),
     )
 
 
@@ -138,7 +152,9 @@ def _choice(texts: Texts, index: int, body: CompletionIn, names: Names) -> dict[
         yield from token_entries(tokens, len(prompt.text))
 
     if body.logprobs is not None:
-        fields["logprobs"] = logprob_columns(entries, names)
+        fields["logprobs"] = logprob_columns(entries, names, body.logprobs)
+    if body.prompt_logprobs is not None:
+        fields["prompt_logprobs"] = ranked_logprobs(prompt, names, body.prompt_logprobs)
     if body.return_token_ids:
         ids = [*(prompt.ids if body.echo else ()), *(token.id for token in tokens)]
         fields |= id_columns(ids, names.vocab)
@@ -213,7 +229,7 @@ class Chunks:
     def _columns(self, ids: Sequence[int], entries: Callable[[], Iterable[Entry]]) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         if self._body.logprobs is not None:
-            fields["logprobs"] = logprob_columns(entries, self._names)
+            fields["logprobs"] = logprob_columns(entries, self._names, self._body.logprobs)
         if self._body.return_token_ids:
             fields |= id_columns(ids, self._vocab)
         return fields
@@ -228,7 +244,7 @@ class LogprobIn(Lenient):
     """A text, and the one before it."""
 
     context: str = Field(default="", description="Read first; empty: the beginning of all text.")
-    continuation: str = Field(min_length=1, description="Scored after it.")
+    continuation: str = Field(min_length=1, description="Scored after it; made into tokens apart from it.")
 
 
 class LogprobOut(Documented):
@@ -237,6 +253,7 @@ class LogprobOut(Documented):
     logprob: float = Field(description="Natural logarithm, of all tokens of the continuation together.")
     is_greedy: bool = Field(description="Whether each of them is the most probable one at its place.")
     num_tokens: int = Field(description="Of the continuation.")
+    token_ids: list[int] = Field(description="Of the continuation; those of the two joined may be others.")
     input_tokens: int = Field(description="Of both texts; bos where the context is empty.")
 
 
@@ -245,11 +262,13 @@ async def logprob(model_id: ModelPath, body: LogprobIn, context: ContextDep) -> 
     named = resolve(context, model_id)
     vocab = named.served.vocab
     context.held.expect(2 * len(body.context.encode()) + 2 * len(body.continuation.encode()))
-    before = await encode(vocab, body.context, "context") if body.context else [vocab.bos_id]
+    call = await call_of(named, context)
+    bos = [] if call.session else [vocab.bos_id]
+    before = await encode(vocab, body.context, "context") if body.context else bos
     continuation = await encode(vocab, body.continuation, "continuation")
     ids = (*before, *continuation)
     request = CompletionRequest(
-        caller=context.call,
+        call=call,
         model=named.served.name,
         prompts=(Passage(tokens=ids),),
         settings=GenerationSettings(max_tokens=0),
@@ -265,12 +284,14 @@ async def logprob(model_id: ModelPath, body: LogprobIn, context: ContextDep) -> 
 
 
 def _sum_fields(prompt: PromptEvent, count: int) -> dict[str, Any]:
-    logprobs = [value for value in prompt.logprobs[-count:] if value is not None]
-    best = (row[0][1] for row in prompt.top[-count:])
+    own = slice(len(prompt.ids) - count, None)
+    logprobs = [value for value in prompt.logprobs[own] if value is not None]
+    best = (row[0][1] for row in prompt.top[own])
     return {
         "logprob": math.fsum(logprobs),
         "is_greedy": all(own >= other for own, other in zip(logprobs, best, strict=True)),
         "num_tokens": count,
+        "token_ids": column(prompt.ids[own]),
         "input_tokens": prompt.tokens,
     }
 

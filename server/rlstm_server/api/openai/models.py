@@ -1,14 +1,17 @@
 """Models by the names that clients call them; `name:adapt` is the same one, learning from what it reads.
 
-Here, and nowhere else, a name under `/v1` becomes a model and a way of reading. POST /tokenize, /detokenize
-and GET /tokenizer_info tell of a model's tokens, for clients that count in them. No text is taken for a
-special token: the string of bos and eos is that of their one id, and nothing else is.
+`name@session` is the model as it is in a session, which is told by its id or its name. Here, and nowhere
+else, a name under `/v1` becomes a model and a way of reading. POST /tokenize, /detokenize and GET
+/tokenizer_info tell of a model's tokens, for clients that count in them. No text is taken for a special
+token: the string of bos and eos is that of their one id, and nothing else is.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
@@ -17,15 +20,16 @@ from rlstm_model.checkpoint import likely
 from rlstm_model.vocab import Vocab
 from rlstm_server.api.bodies import BODY, StrictRoute, answers, respond
 from rlstm_server.api.dependencies import ContextDep, RequestContext
-from rlstm_server.api.openai.schemas import Documented, envelopes
+from rlstm_server.api.openai.schemas import SESSION, Documented, envelopes
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.reading import Piece, read_passage
 from rlstm_server.engine.requests import off_loop
 from rlstm_server.errors import InvalidField, ModelNotFound
 from rlstm_server.schemas.text import AdaptationRequest, Passage
-from rlstm_server.schemas.wire import Ids, Strict, column
+from rlstm_server.schemas.wire import Call, Ids, Strict, column
 
 ADAPT = ":adapt"
+SESSION_ID: Final = re.compile(r"[0-9a-f]{32}")
 OWNER = "mogrifier-rlstm"
 
 NameField = Annotated[
@@ -35,11 +39,15 @@ ModelPath = Annotated[str, Path(description="A name that `/v1/models` lists.", m
 
 
 class Named(NamedTuple):
-    """What a name stands for: a model, and how it learns from what it reads; None for not at all."""
+    """What a name stands for: a model, and how it learns from what it reads; None for not at all.
+
+    `session` is the id or the name of one to read in, empty for none.
+    """
 
     id: str
     served: ServedModel
     adaptation: AdaptationRequest | None
+    session: str = ""
 
 
 def models(context: RequestContext) -> Mapping[str, Named]:
@@ -55,11 +63,24 @@ def models(context: RequestContext) -> Mapping[str, Named]:
 def resolve(context: RequestContext, model: str | None) -> Named:
     """Give what a name stands for; None is the default. Raises ModelNotFound."""
     known = models(context)
-    try:
-        return known[next(iter(known)) if model is None else model]
-    except KeyError:
-        names = likely(str(model), known)
-        raise ModelNotFound(f"model: no such model is served; these are: {names}") from None
+    name, mark, session = (next(iter(known)) if model is None else model).partition(SESSION)
+    named = known.get(name)
+    if named is None or (mark and (named.adaptation or not session)):
+        names = likely(name, known)
+        raise ModelNotFound(f"model: no such model is served; these are: {names}; and NAME@SESSION")
+    return named._replace(id=f"{name}{mark}{session}", session=session)
+
+
+async def call_of(named: Named, context: RequestContext) -> Call:
+    """Say who asks, and for which session. Raises Forbidden, and NotFound where none has this name."""
+    if not named.session:
+        return context.call
+    context.principal.require("sessions")
+    session = named.session
+    if not SESSION_ID.fullmatch(session):
+        session = await context.engine.find_session(context.call.tenant, session)
+    context.trace.session_id = session
+    return replace(context.call, session=session)
 
 
 class ModelOut(Documented):
@@ -85,8 +106,11 @@ async def list_models(context: ContextDep) -> Response:
 
 
 async def get_model(model_id: ModelPath, context: ContextDep) -> Response:
-    """Describe one model."""
+    """Describe one model, or a session's."""
     named = resolve(context, model_id)
+    call = await call_of(named, context)
+    if call.session:
+        await context.engine.session_info(call.tenant, call.session)
     return await respond(lambda: _fields(named, context))
 
 

@@ -26,8 +26,7 @@ from rlstm_server.schemas.generation import (
     MAX_CHOICES,
     MAX_STOPS,
     GenerationSettings,
-    StopString,
-    StopStrings,
+    Stops,
     Usage,
 )
 from rlstm_server.schemas.text import MAX_TOP, Passage
@@ -37,6 +36,9 @@ MAX_TOKENS = 16
 """What is written where a request does not say how much."""
 
 MAX_PROMPTS = 4_096
+
+SESSION = "@"
+"""Between the names of a model and of its session."""
 
 NAMED = 16
 """So many ignored fields are named."""
@@ -121,8 +123,19 @@ class CompletionIn(Lenient):
     model: str = Field(min_length=1, max_length=256, description="A name that `/v1/models` lists.")
     prompt: PromptField
     echo: bool | None = Field(default=None, description="Begin with the prompt, its log-probabilities too.")
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = Field(
+        default=None,
+        description="As vLLM's: of each token of the prompt, by id, that of the token and of so many others.",
+    )
+    store: bool | None = Field(
+        default=None,
+        description="With `NAME@SESSION`: the prompt becomes part of the session, which learns from it. A"
+        " repeat with the same `Idempotency-Key` is learned from once.",
+    )
     max_tokens: Annotated[int, Field(ge=0, le=65_536)] | None = Field(
-        default=None, description=f"At most so many new tokens; default {MAX_TOKENS}; 0 only with `echo`."
+        default=None,
+        description=f"At most so many new tokens; default {MAX_TOKENS}; 0 only with `echo`, `prompt_logprobs`"
+        " or `store`.",
     )
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = Field(
         default=None, description="How many continuations of each prompt; default 1."
@@ -137,7 +150,7 @@ class CompletionIn(Lenient):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = Field(
         default=None, description="Same seed, same text, whatever else is asked for; default: drawn."
     )
-    stop: StopString | StopStrings | None = Field(
+    stop: Stops | None = Field(
         default=None, description=f"Strings that end the text; up to {MAX_STOPS}; not part of it."
     )
     stream: bool | None = None
@@ -164,20 +177,37 @@ class CompletionIn(Lenient):
     @field_validator("max_tokens")
     @classmethod
     def _check_max_tokens(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value == 0 and not info.data.get("echo"):
+        asked = info.data
+        if (
+            value == 0
+            and asked.get("prompt_logprobs") is None
+            and not (asked.get("echo") or asked.get("store"))
+        ):
             raise ValueError("0 leaves nothing to answer with, unless echo is true")
         return value
 
-    @field_validator("stop")
+    @field_validator("store")
     @classmethod
-    def _check_stop(cls, value: str | list[str] | None) -> str | list[str] | None:
-        if isinstance(value, list) and len(value) > MAX_STOPS:
-            raise ValueError(f"at most {MAX_STOPS} strings")
+    def _check_store(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        prompts = info.data.get("prompt", ())
+        if value and (len(prompts) != 1 or not (prompts[0].text or prompts[0].tokens)):
+            raise ValueError("a session learns from one prompt at a time, and not from an empty one")
+        if value and SESSION not in info.data.get("model", SESSION):
+            raise ValueError("needs a session: NAME@SESSION as the model")
+        return value
+
+    @field_validator("stream")
+    @classmethod
+    def _check_stream(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        if value and info.data.get("prompt_logprobs") is not None:
+            raise ValueError("prompt_logprobs are not available in a stream")
         return value
 
     @field_validator("add_special_tokens")
     @classmethod
     def _check_special_tokens(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        if value and SESSION in info.data.get("model", ""):
+            raise ValueError("a session goes on with its text: nothing comes before a prompt")
         if value and any(prompt.tokens for prompt in info.data.get("prompt", ())):
             raise ValueError("ids are read as they are: put bos among them")
         return value
@@ -185,7 +215,10 @@ class CompletionIn(Lenient):
     @field_validator("best_of")
     @classmethod
     def _check_best_of(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value not in (None, info.data.get("n") or 1):
+        choices = info.data.get("n") or 1
+        if value is not None and value < choices:
+            raise ValueError(f"has to be n, {choices}, or more: the best n of them are answered")
+        if value is not None and value > choices:
             raise ValueError("choosing among more texts than n is not built")
         return value
 
@@ -204,19 +237,23 @@ class CompletionIn(Lenient):
     @property
     def top(self) -> int:
         """How many alternatives of each token are computed."""
-        return self.logprobs or 0
+        return max(self.logprobs or 0, self.prompt_logprobs or 0)
 
     @property
-    def echoes_scores(self) -> bool:
+    def tells_prompts(self) -> int:
+        """How often the prompts' tokens are reported of each choice."""
+        return bool(self.echo) + (self.prompt_logprobs is not None)
+
+    @property
+    def scores_prompts(self) -> bool:
         """Whether the prompts' own log-probabilities are reported."""
-        return bool(self.echo) and self.logprobs is not None
+        return self.prompt_logprobs is not None or (bool(self.echo) and self.logprobs is not None)
 
     @property
     def most_entries(self) -> int:
         """An upper bound of the tokens that the answer reports: no vocabulary has more tokens than bytes."""
         sizes = (len(prompt.tokens or (prompt.text or "").encode()) for prompt in self.prompt)
-        echoed = sum(sizes) if self.echo else 0
-        return self.choices * (echoed + len(self.prompt) * self.settings.max_tokens)
+        return self.choices * (self.tells_prompts * sum(sizes) + len(self.prompt) * self.settings.max_tokens)
 
     @property
     def settings(self) -> GenerationSettings:
@@ -247,6 +284,14 @@ class LogprobsOut(Documented):
     text_offset: list[int] = Field(description="Code points of prompt and completion before the token.")
 
 
+class RankedOut(Documented):
+    """A token that could stand at a place."""
+
+    logprob: float
+    rank: int = Field(description="1 is the most probable token.")
+    decoded_token: str
+
+
 class ChoiceOut(Documented):
     """One continuation of one prompt; `index` is that of the prompt x n + that of the continuation."""
 
@@ -254,7 +299,11 @@ class ChoiceOut(Documented):
     text: str
     finish_reason: Literal["stop", "length"] | None
     logprobs: LogprobsOut | None
-    first_token: Literal["bos", "unscored"] | None = Field(
+    prompt_logprobs: list[dict[str, RankedOut] | None] | None = Field(
+        default=None,
+        description="By ids; null for a token that nothing comes before. Absent if not asked for.",
+    )
+    first_token: Literal["bos", "unscored", "session"] | None = Field(
         default=None, description="What the prompt's first token is scored against."
     )
     token_ids: list[int] | None = None

@@ -6,6 +6,7 @@ A string stands for one id and no other. What is no valid UTF-8 by itself is wri
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -68,12 +69,15 @@ def token_entries(tokens: Iterable[TokenEvent], offset: int) -> Iterable[Entry]:
         offset += len(token.text)
 
 
-def logprob_columns(entries: Callable[[], Iterable[Entry]], names: Names) -> dict[str, Any]:
-    """Lay out log-probabilities: four equally long arrays. The entries, a million or so, are never a list."""
+def logprob_columns(entries: Callable[[], Iterable[Entry]], names: Names, top: int) -> dict[str, Any]:
+    """Lay out log-probabilities, with `top` alternatives: four equally long arrays.
+
+    The entries, a million or so, are never a list.
+    """
     return {
         "tokens": column(names.of(entry.id) for entry in entries()),
         "token_logprobs": column(entry.logprob for entry in entries()),
-        "top_logprobs": column(_alternatives(entry, names) for entry in entries()),
+        "top_logprobs": column(_alternatives(entry, names, top) for entry in entries()),
         "text_offset": column(entry.offset for entry in entries()),
     }
 
@@ -84,11 +88,28 @@ def id_columns(ids: Sequence[int], vocab: Vocab) -> dict[str, Any]:
     return {"token_ids": column(ids), "token_bytes": column(known[token] for token in ids)}
 
 
-def _alternatives(entry: Entry, names: Names) -> dict[str, float] | None:
+def _alternatives(entry: Entry, names: Names, top: int) -> dict[str, float] | None:
     """Give the most probable tokens and the chosen one, whose number is that of `token_logprobs`."""
     if entry.logprob is None:
         return None
-    return {**{names.of(token): logprob for token, logprob in entry.top}, names.of(entry.id): entry.logprob}
+    best = {names.of(token): logprob for token, logprob in entry.top[:top]}
+    return {**best, names.of(entry.id): entry.logprob}
+
+
+def ranked_logprobs(prompt: PromptEvent, names: Names, top: int) -> Any:
+    """Lay out a prompt's log-probabilities as vLLM does: by ids, its own and `top` others, or null."""
+
+    def row(entry: Entry, rank: int | None) -> dict[str, Any] | None:
+        if entry.logprob is None:
+            return None
+        best = ((token, logprob, place) for place, (token, logprob) in enumerate(entry.top[:top], start=1))
+        told = [(entry.id, entry.logprob, rank), *(one for one in best if one[0] != entry.id)]
+        return {
+            str(token): {"logprob": logprob, "rank": place, "decoded_token": names.of(token)}
+            for token, logprob, place in told
+        }
+
+    return column(itertools.starmap(row, zip(prompt_entries(prompt), prompt.ranks, strict=True)))
 
 
 def usage(prompts: Iterable[int], ends: Iterable[EndEvent]) -> dict[str, Any]:

@@ -69,6 +69,25 @@ async def test_a_wrong_field_is_400_and_named(client, refused):
 
 
 @pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"stop": ""}, "stop: a string of 1 to 256 characters, or a list of such; none may be empty"),
+        ({"stop": ["a", ""]}, "stop: a string of 1 to 256 characters, or a list of such; none may be empty"),
+        ({"stop": 7}, "stop: a string of 1 to 256 characters, or a list of such; none may be empty"),
+        ({"stop": ["a"] * 17}, "stop: at most 16 strings"),
+        ({"n": 2, "best_of": 1}, "best_of: has to be n, 2, or more: the best n of them are answered"),
+        ({"n": 2, "best_of": 3}, "best_of: choosing among more texts than n is not built"),
+    ],
+)
+async def test_a_sentence_says_what_is_wrong(client, refused, change, said):
+    """Not the names of types, nor of what else might have been given."""
+    assert refused(await client.post("/v1/completions", json=GOOD | change), 400)["message"] == said
+    if "stop" in change:
+        answer = await client.post("/generate", json={"prompt": "a"} | change)
+        assert (answer.status_code, answer.json()["detail"]) == (422, said)
+
+
+@pytest.mark.parametrize(
     ("body", "code"),
     [
         (b"{", "invalid_json"),

@@ -80,6 +80,7 @@ async def test_one_number_for_a_text_after_another(client, face, model):
         echoed = await face.one(model=model, prompt=prompt, echo=True, max_tokens=0, logprobs=0)
         assert found["logprob"] == pytest.approx(math.fsum(echoed["logprobs"]["token_logprobs"][-4:]))
         assert (found["num_tokens"], found["input_tokens"]) == (4, len(prompt))
+        assert found["token_ids"] == prompt[-4:]
         assert found["is_greedy"] is False
 
 
