@@ -162,6 +162,7 @@ def test_word_errors_and_weights(rescore: Run, tmp_path: Path) -> None:
         (["--refs", "refs"], "there is no reference of 'utt-a'"),
         (["--out", "no/where"], "no/where: No such file or directory"),
         (["--dev", "refs", "--name", "x"], "--dev finds weights"),
+        (["--beta", "nan"], "weights have to be finite"),
         (["--state", "x"], "--state goes with --local"),
         (["--local", "--name", "x"], "--name goes with a server"),
         (["--local", "--state", "no/where"], "no/where: No such file or directory"),
