@@ -87,7 +87,7 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m docs --timeout 1800 --capture no
 
-# The jobs, `rlstm watch` and the examples of clients/python/examples, with the shipped model.
+# The jobs of docs/how-to, with the shipped model.
 jobs: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m jobs --capture no
 

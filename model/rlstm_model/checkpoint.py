@@ -44,6 +44,16 @@ CARD = "README.md"
 ADAPTATION = "adaptation.safetensors"
 EVALUATION = "evaluation.json"
 
+CARD_FIELDS: Final = (
+    "library_name: mogrifier-rlstm",
+    "pipeline_tag: text-generation",
+    "tags:",
+    '- "rlstm"',
+    '- "language-model"',
+)
+"""What the card of any model says to model hubs, in YAML."""
+CARD_HEADER: Final = "\n".join(("---", *CARD_FIELDS, "---", ""))
+
 StoredDtype = Literal["F32", "F16", "BF16"]
 
 _BYTES: Final = {"F32": 4, "F16": 2, "BF16": 2}
@@ -256,7 +266,8 @@ def _write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 def _default_card(name: str, config: ModelConfig, vocab: Vocab) -> str:
     return (
-        f"# {name}\n\nA recurrent language model over {vocab.kind}: {config.num_parameters:,} weights, "
+        f"{CARD_HEADER}\n# {name}\n\n"
+        f"A recurrent language model over {vocab.kind}: {config.num_parameters:,} weights, "
         f"{config.num_layers} {config.cell.upper()} layers of {config.hidden_size} units, "
         f"{config.mogrifier_rounds} mogrifier rounds.\n"
     )

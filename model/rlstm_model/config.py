@@ -3,9 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 FORMAT_VERSION = 1
+MODEL_TYPE = "rlstm"
+"""What ``config.json`` is called by on model hubs, whatever the cell."""
 
 CellKind = Literal["rlstm", "lstm"]
 Stacking = Literal["residual", "skip", "plain"]
@@ -21,6 +24,8 @@ class ModelConfig:
 
     vocab_size          V, the number of symbols
     hidden_size         H, the width of every layer and of the embeddings
+    widths              those of the embeddings and of each layer where they are not all H, which is then the
+                        greatest; such layers are LSTMs, stacked plainly and not mogrified
     num_layers          L
     cell                "rlstm", or "lstm" (the baseline)
     cap_input_gate      min(i, 1 - f) in place of i (the published baseline has it too)
@@ -46,6 +51,7 @@ class ModelConfig:
     tie_embeddings: bool = False
     stacking: Stacking = "residual"
     softmax_components: int = 1
+    widths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in _INTEGER_FIELDS.items():
@@ -60,16 +66,42 @@ class ModelConfig:
                 raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
         if self.cell == "rlstm" and not self.cap_input_gate:
             raise ConfigError("cap_input_gate: the RLSTM is defined with a capped input gate")
+        if self.widths:
+            self._check_widths()
+
+    def _check_widths(self) -> None:
+        widths = self.widths
+        if type(widths) is not tuple or any(type(width) is not int or width < 1 for width in widths):
+            raise ConfigError(f"widths must be integers of at least 1, not {widths!r}")
+        if len(widths) != self.num_layers + 1 or max(widths) != self.hidden_size:
+            raise ConfigError(
+                f"widths must be those of the embeddings and of {self.num_layers} layers, the greatest "
+                f"hidden_size, {self.hidden_size}, not {list(widths)}"
+            )
+        others = self.cell != "lstm" or self.stacking != "plain"
+        if others or self.mogrifier_rounds or self.softmax_components > 1:
+            raise ConfigError("widths: only LSTMs that are stacked plainly and not mogrified have several")
+        if self.tie_embeddings and widths[0] != widths[-1]:
+            raise ConfigError(f"widths: tied embeddings are as wide as the last layer, not {list(widths)}")
+
+    @property
+    def layer_widths(self) -> tuple[tuple[int, int], ...]:
+        """Of each layer the width of what it reads, and its own."""
+        widths = self.widths or (self.hidden_size,) * (self.num_layers + 1)
+        return tuple(pairwise(widths))
 
     @property
     def num_parameters(self) -> int:
         """The number of weights (docs/mathematics.md §1.4)."""
         n, k = self.hidden_size, self.mogrifier_rank
-        cell = (7 if self.cell == "rlstm" else 8) * n * n + 4 * n
+        cells = self.num_layers * ((7 if self.cell == "rlstm" else 8) * n * n + 4 * n)
+        if self.widths:
+            cells = sum(4 * own * (below + own + 1) for below, own in self.layer_widths)
         round_weights = (2 * n * k if k else n * n) + (n if self.mogrifier_bias else 0)
-        embeddings = self.vocab_size * n * (1 if self.tie_embeddings else 2) + self.vocab_size
+        read, last = (self.widths[0], self.widths[-1]) if self.widths else (n, n)
+        embeddings = self.vocab_size * (read + (0 if self.tie_embeddings else last) + 1)
         mixture = self.softmax_components * (n * n + 2 * n) if self.softmax_components > 1 else 0
-        return self.num_layers * (cell + self.mogrifier_rounds * round_weights) + embeddings + mixture
+        return cells + self.num_layers * self.mogrifier_rounds * round_weights + embeddings + mixture
 
     def with_budget(self, budget: int) -> "ModelConfig":
         """The same model with the largest hidden size that has at most ``budget`` weights.
@@ -97,7 +129,7 @@ class ModelConfig:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that ``from_json`` reads back."""
-        return {"format_version": FORMAT_VERSION, **asdict(self)}
+        return {"model_type": MODEL_TYPE, "format_version": FORMAT_VERSION, **asdict(self)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "ModelConfig":
@@ -107,8 +139,12 @@ class ModelConfig:
         version = data.get("format_version")
         if version != FORMAT_VERSION:
             raise ConfigError(f"format_version must be {FORMAT_VERSION}, not {version!r}")
+        if data.get("model_type", MODEL_TYPE) != MODEL_TYPE:
+            raise ConfigError(f"model_type must be {MODEL_TYPE}, not {data['model_type']!r}")
         known = {field.name for field in fields(cls)}
-        given = {name: value for name, value in data.items() if name != "format_version"}
+        given = {name: value for name, value in data.items() if name not in ("format_version", "model_type")}
+        if isinstance(given.get("widths"), list):
+            given["widths"] = tuple(given["widths"])
         whole = {**_ADDED_FIELDS, **given}
         if set(whole) != known:
             wrong = sorted(set(whole) ^ known)
@@ -126,4 +162,4 @@ _INTEGER_FIELDS = {
 }
 
 # Fields that configs written before them lack, with what those models are.
-_ADDED_FIELDS = {"stacking": "residual", "softmax_components": 1}
+_ADDED_FIELDS: dict[str, Any] = {"stacking": "residual", "softmax_components": 1, "widths": ()}

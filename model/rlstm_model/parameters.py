@@ -3,7 +3,7 @@
 ============================  =========================  ====================================================
 name                          shape                      there
 ============================  =========================  ====================================================
-``embedding.input``           ``[V, H]``                 always
+``embedding.input``           ``[V, H]``                 always; as wide as what layer 0 reads
 ``embedding.output``          ``[V, H]``                 unless tied: then it is the input's
 ``embedding.bias``            ``[V]``                    always
 ``embedding.mixture.*``       see :func:`shapes`         with several softmax components
@@ -42,19 +42,20 @@ class Parameters(NamedTuple):
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The shape of each parameter, in their order. Gates stand as blocks in the order i, j, f, o."""
-    n, v, rank = config.hidden_size, config.vocab_size, config.mogrifier_rank
+    v, rank, widths = config.vocab_size, config.mogrifier_rank, config.layer_widths
     rlstm, rounds, components = config.cell == "rlstm", config.mogrifier_rounds, config.softmax_components
-    named: dict[str, tuple[int, ...]] = {"embedding.input": (v, n)}
+    named: dict[str, tuple[int, ...]] = {"embedding.input": (v, widths[0][0])}
     if not config.tie_embeddings:
-        named["embedding.output"] = (v, n)
+        named["embedding.output"] = (v, widths[-1][1])
     named["embedding.bias"] = (v,)
     if components > 1:
+        n = config.hidden_size
         named["embedding.mixture.projection"] = (components, n, n)
         named["embedding.mixture.projection_bias"] = (components, n)
         named["embedding.mixture.weights"] = (components, n)
-    for layer in range(config.num_layers):
+    for layer, (below, n) in enumerate(widths):
         own: dict[str, tuple[int, ...]] = {
-            "x": ((2 if rlstm else 4) * n, n),
+            "x": ((2 if rlstm else 4) * n, below),
             "h": ((3 if rlstm else 4) * n, n),
         }
         own |= {"u": (n, n), "c": (n, n)} if rlstm else {}

@@ -89,7 +89,7 @@ def test_every_shape_of_model_comes_back(tmp_path, shape):
 def test_a_default_card_names_the_model(tmp_path, model):
     """A folder always explains itself."""
     save(tmp_path / "tiny", model, CHARS)
-    assert load(tmp_path / "tiny").card.startswith("# tiny\n")
+    assert "\n---\n\n# tiny\n\nA recurrent language model" in load(tmp_path / "tiny").card
 
 
 def test_the_card_is_optional_and_the_calibration_is_found(folder):

@@ -58,6 +58,14 @@ def test_num_parameters_counts_the_weights_of_the_model(config):
     assert config.num_parameters == sum(math.prod(shape) for shape in shapes(config).values())
 
 
+def test_layers_of_several_widths_are_counted_too():
+    """Embeddings of 3, layers of 5 and 4: what each layer reads is as wide as what is below it."""
+    lstms = {"cell": "lstm", "mogrifier_rounds": 0, "stacking": "plain"}
+    config = ModelConfig(vocab_size=7, hidden_size=5, widths=(3, 5, 4), **lstms)
+    assert config.num_parameters == sum(math.prod(shape) for shape in shapes(config).values())
+    assert ModelConfig.from_json(config.to_json()) == config
+
+
 @given(SHAPES, st.integers(0, 100_000))
 def test_the_budget_is_kept_and_used_up(config, extra):
     """One unit more would not fit, whatever the budget."""
@@ -93,6 +101,11 @@ def test_json_round_trip(config):
         ("tie_embeddings", None),
         ("cell", "gru"),
         ("cap_input_gate", False),
+        ("widths", [2, 2]),
+        ("widths", [3, 2, 2]),
+        ("widths", [2, 0, 2]),
+        ("widths", [1, 2, 2]),
+        ("model_type", "lstm"),
     ],
 )
 def test_a_wrong_field_is_named(field, value):

@@ -77,10 +77,10 @@ class LanguageModel(nn.Module):
     ) -> tuple[Tensor, State]:
         """The same for tokens that have been embedded."""
         if masks.input is not None:
-            x_TBH = x_TBH * masks.input
+            x_TBH = x_TBH * masks.input[..., : x_TBH.shape[-1]]
         features_TBH, state = self.stack.sequence(x_TBH, state, masks, precision=precision)
         if masks.output is not None:
-            features_TBH = features_TBH * masks.output
+            features_TBH = features_TBH * masks.output[..., : features_TBH.shape[-1]]
         return features_TBH, state
 
     def step(self, ids_B: Tensor, state: State) -> tuple[Tensor, State]:
@@ -107,9 +107,10 @@ class Embedding(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        shape = (config.vocab_size, config.hidden_size)
-        self.input = nn.Parameter(torch.zeros(shape))
-        self.output = None if config.tie_embeddings else nn.Parameter(torch.zeros(shape))
+        read, last = config.layer_widths[0][0], config.layer_widths[-1][1]
+        self.input = nn.Parameter(torch.zeros(config.vocab_size, read))
+        tied = config.tie_embeddings
+        self.output = None if tied else nn.Parameter(torch.zeros(config.vocab_size, last))
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         mixed = config.softmax_components > 1
         self.mixture = SoftmaxMixture(config.softmax_components, config.hidden_size) if mixed else None

@@ -99,15 +99,14 @@ class RowModel:
     def step(self, ids_B: Tensor, state: State) -> tuple[Tensor, State]:
         """The same for one token a row: features ``[B, H]``."""
         stack = self.model.stack
-        source, total, hs, cs = self._embed(ids_B.unsqueeze(0))[0], None, [], []
+        source, total, states = self._embed(ids_B.unsqueeze(0))[0], None, []
         capped = stack.kind(None).cell.capped
-        for layer, h, c in zip(self.layers, state.h.unbind(), state.c.unbind(), strict=True):
+        for layer, (h, c) in zip(self.layers, state.layers(stack.widths), strict=True):
             h, c = read_token(layer, source, h, c, capped=capped)
-            hs.append(h)
-            cs.append(c)
+            states.append((h, c))
             source, total = stack.join(total, h)
         assert total is not None
-        return total, State(torch.stack(hs), torch.stack(cs))
+        return total, State.of(states)
 
     def logits(self, features_TBH: Tensor, temperature: float = 1.0) -> Tensor:
         """Log-probabilities ``[T, B, V]`` up to a constant; ``temperature`` multiplies the logits.
@@ -134,8 +133,8 @@ class RowModel:
         stack, kind, masks = self.model.stack, self.model.stack.kind(None), LayerMasks()
         source, total, states = self._embed(ids_TB), None, []
         unrolled: list[UnrolledLayer] = []
-        for index, layer in enumerate(self._detached):
-            before = LayerState(state.h[index], state.c[index])
+        for index, (layer, own) in enumerate(zip(self._detached, state.layers(stack.widths), strict=True)):
+            before = LayerState(*own)
             if index >= lowest:
                 unrolled.append(unroll(kind, layer, source, before, masks))
                 output, last = unrolled[-1].out, unrolled[-1].state
@@ -144,8 +143,7 @@ class RowModel:
             states.append(last)
             source, total = stack.join(total, output)
         assert total is not None
-        h, c = (torch.stack(parts) for parts in zip(*states, strict=True))
-        return UnrolledRows(self, ids_TB, total, State(h, c), unrolled)
+        return UnrolledRows(self, ids_TB, total, State.of(states), unrolled)
 
 
 @dataclass(frozen=True, eq=False)

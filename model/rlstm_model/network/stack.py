@@ -33,12 +33,13 @@ from rlstm_model.network.window import (
 class RecurrentLayer(nn.Module):
     """The weights of one mogrifier and one cell."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, below: int, n: int) -> None:
+        """``below`` is the width of what the layer reads, ``n`` its own."""
         super().__init__()
-        n, rounds, rank = config.hidden_size, config.mogrifier_rounds, config.mogrifier_rank
+        rounds, rank = config.mogrifier_rounds, config.mogrifier_rank
         self.rlstm = config.cell == "rlstm"
         self.cell: Cell = RLSTMCell() if self.rlstm else LSTMCell(capped=config.cap_input_gate)
-        self.x = _weight((2 if self.rlstm else 4) * n, n)
+        self.x = _weight((2 if self.rlstm else 4) * n, below)
         self.h = _weight((3 if self.rlstm else 4) * n, n)
         self.u = _weight(n, n) if self.rlstm else None
         self.c = _weight(n, n) if self.rlstm else None
@@ -62,18 +63,18 @@ class Stack(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.stacking = config.stacking
-        self.layers = nn.ModuleList(RecurrentLayer(config) for _ in range(config.num_layers))
+        self.widths = config.layer_widths
+        self.layers = nn.ModuleList(RecurrentLayer(config, *widths) for widths in self.widths)
 
     def step(self, x_BH: Tensor, state: State) -> tuple[Tensor, State]:
         """One token, without dropout: what the softmax reads, and the new state."""
-        source, total, hs, cs = x_BH, None, [], []
-        for layer, h, c in zip(self._layers(), state.h.unbind(), state.c.unbind(), strict=True):
+        source, total, states = x_BH, None, []
+        for layer, (h, c) in zip(self._layers(), state.layers(self.widths), strict=True):
             h, c = read_token(layer.weights, source, h, c, capped=layer.cell.capped)
-            hs.append(h)
-            cs.append(c)
+            states.append((h, c))
             source, total = self.join(total, h)
         assert total is not None
-        return total, State(torch.stack(hs), torch.stack(cs))
+        return total, State.of(states)
 
     def sequence(
         self,
@@ -88,15 +89,15 @@ class Stack(nn.Module):
         ``precision`` is that of the factors of matrix products (None: of the weights): bfloat16 is faster.
         """
         kind, source, total, states = self.kind(precision), x_TBH, None, []
-        for index, layer in enumerate(self._layers()):
-            own = LayerMasks(*(None if mask is None else mask[index] for mask in (masks.state, masks.cell)))
-            before = LayerState(state.h[index], state.c[index])
-            output, last = read_window(kind, layer.weights, source, before, own)
+        for index, (layer, before) in enumerate(zip(self._layers(), state.layers(self.widths), strict=True)):
+            n = self.widths[index][1]
+            drawn = (masks.state, masks.cell)
+            own = LayerMasks(*(None if mask is None else mask[index, ..., :n] for mask in drawn))
+            output, last = read_window(kind, layer.weights, source, LayerState(*before), own)
             states.append(last)
             source, total = self.join(total, output)
         assert total is not None
-        h, c = (torch.stack(parts) for parts in zip(*states, strict=True))
-        return total, State(h, c)
+        return total, State.of(states)
 
     def kind(self, precision: torch.dtype | None) -> LayerKind:
         """What the layers are; ``precision`` None is that of the weights."""

@@ -149,13 +149,15 @@ class UnrolledLayer(NamedTuple):
         """
         kind, layer, time = self.kind, self.layer, len(self.x)
         at_once = time if d_out_TBH.is_cuda else max(1, _CACHED_VALUES // last.h.numel())
-        few = self.x[: min(at_once, time)]
+        few = self.h_in[: min(at_once, time)]
         # Where weights take no gradients from them, deltas of a few steps are overwritten by those before:
         # what stays in a core's cache is done in half the time.
-        for_cell = self.x if layer.cell.take_gradients else few
+        for_cell = self.h_in if layer.cell.take_gradients else few
         d_x_TBH = torch.empty_like(self.x)
         d_gates = for_cell.new_empty(*for_cell.shape[:-1], 4 * for_cell.shape[-1])
-        d_rounds = MogrifierDeltas.empty(layer.mogrifier, self.x if layer.mogrifier.take_gradients else few)
+        d_rounds = MogrifierDeltas.empty(
+            layer.mogrifier, self.h_in if layer.mogrifier.take_gradients else few
+        )
         cell, rounds = _factors(layer, kind.precision, transposed=False)
         for stop in range(time, 0, -at_once):
             steps = slice(max(0, stop - at_once), stop)
@@ -339,7 +341,7 @@ def _step_back(
 
 def _hs(x_TBH: Tensor, first_BH: Tensor) -> Tensor:
     """The raw h of a window with the first one in its place: ``[T + 1, B, H]``."""
-    h = x_TBH.new_empty(len(x_TBH) + 1, *x_TBH.shape[1:])
+    h = first_BH.new_empty(len(x_TBH) + 1, *first_BH.shape)
     h[0] = first_BH
     return h
 

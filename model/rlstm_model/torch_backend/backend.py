@@ -40,7 +40,9 @@ class TorchBackend:
     ) -> None:
         """``model`` in float32, where it is to compute."""
         self.vocab_size = model.config.vocab_size
-        self.units = model.config.num_layers * model.config.hidden_size
+        widest, widths = model.config.hidden_size, model.config.layer_widths
+        self._units = np.concatenate([widest * i + np.arange(n) for i, (_, n) in enumerate(widths)])
+        self.units = len(self._units)
         self.fast_weights = 0 if calibration is None else calibration.config.num_fast_weights
         self.dtype: type = np.float32 if calibration is None else calibration.space.dtype
         self._temperature = temperature
@@ -105,9 +107,10 @@ class TorchBackend:
     def _given(self, rows: Sequence[Row]) -> tuple[Tensor, State, Tensor | None]:
         """Ids, states and fast weights, with rows that are none up to a whole tile."""
         padded = [*rows, *(-len(rows) % self._weights.tile) * [self._nothing(rows[0])]]
-        states_N2LH = np.stack([row.states_2U for row in padded])
-        layers = self._weights.model.config.num_layers
-        states = torch.from_numpy(states_N2LH).view(len(padded), 2, layers, -1).to(self._device)
+        config = self._weights.model.config
+        states_N2LH = np.zeros((len(padded), 2, config.num_layers * config.hidden_size), np.float32)
+        states_N2LH[:, :, self._units] = [row.states_2U for row in padded]
+        states = torch.from_numpy(states_N2LH).view(len(padded), 2, config.num_layers, -1).to(self._device)
         h, c = states.permute(1, 2, 0, 3).contiguous()
         delta_NP = None
         if rows[0].delta_P is not None:
@@ -134,7 +137,7 @@ class TorchBackend:
     ) -> list[Window]:
         count = len(rows)
         log_probs_NTV = torch.log_softmax(logits_TNV[:, :count], -1).transpose(0, 1).cpu().numpy()
-        h, c = (part[:, :count].permute(1, 0, 2).flatten(1).cpu().numpy() for part in after)
+        h, c = (part[:, :count].permute(1, 0, 2).flatten(1).cpu().numpy()[:, self._units] for part in after)
         return [Window(log_probs_NTV[n], np.stack((h[n], c[n])), steps[n]) for n in range(count)]
 
 

@@ -13,7 +13,7 @@ FORMAT_VERSION = 1
 PIECE = 16_384
 """Numbers of a long text that are worked on at once: other threads wait meanwhile."""
 
-VocabKind = Literal["bytes", "characters", "words", "subwords"]
+VocabKind = Literal["bytes", "characters", "words", "subwords", "pieces"]
 Ids = NDArray[np.int64] | NDArray[np.uint8]
 
 
@@ -26,6 +26,14 @@ class InvalidText(ValueError):
 
     def __init__(self, index: int) -> None:
         super().__init__(f"the text holds a lone surrogate at character {index}")
+        self.index = index
+
+
+class UnknownText(InvalidText):
+    """A string with ``part``, at code point ``index``, for which a vocabulary has no token."""
+
+    def __init__(self, index: int, part: str) -> None:
+        ValueError.__init__(self, f"the vocabulary has no token for {part[:40]!r}, at character {index}")
         self.index = index
 
 

@@ -197,11 +197,12 @@ def _merged(tokens: Sequence[bytes], pair: Any, name: str) -> tuple[bytes, bytes
 
 def _as_characters(token: bytes) -> str:
     """``token`` as the library writes it: visible Latin-1 as it is, the other bytes from U+0100 on."""
-    return token.decode("latin-1").translate(_character_names())
+    return token.decode("latin-1").translate(character_names())
 
 
 @lru_cache(maxsize=1)
-def _character_names() -> dict[int, int]:
+def character_names() -> dict[int, int]:
+    """The code points by which the library writes bytes that are not visible in Latin-1."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in visible]
     return {byte: 0x100 + index for index, byte in enumerate(others)}

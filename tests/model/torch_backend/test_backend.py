@@ -9,12 +9,15 @@ from rlstm_model.native import Row
 from rlstm_model.native.packed import Space
 from rlstm_model.torch_backend.backend import TorchBackend
 
+LSTMS = {"cell": "lstm", "cap_input_gate": False, "mogrifier_rounds": 0, "stacking": "plain"}
 SHAPES = [
     {},
     {"tie_embeddings": True, "mogrifier_rank": 0},
-    {"cell": "lstm", "cap_input_gate": False, "mogrifier_rounds": 0, "stacking": "plain"},
+    LSTMS,
     {"stacking": "skip", "num_layers": 3},
     {"stacking": "plain", "mogrifier_rounds": 2},
+    {**LSTMS, "widths": (6, 10, 4)},
+    {**LSTMS, "tie_embeddings": True, "widths": (7, 10, 7)},
 ]
 
 

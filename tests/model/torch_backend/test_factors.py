@@ -16,6 +16,7 @@ SHAPES = [
     {"cell": "lstm", "cap_input_gate": False, "mogrifier_rounds": 2},
     {"cell": "lstm", "tie_embeddings": True, "mogrifier_rank": 0},
     {"mogrifier_rounds": 0},
+    {"cell": "lstm", "mogrifier_rounds": 0, "stacking": "plain", "hidden_size": 6, "widths": (4, 6, 5)},
 ]
 
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from rlstm_training.commands.calibrate import calibrate
 from rlstm_training.commands.corpora import corpora as corpora_command
 from rlstm_training.commands.evaluate import evaluate
+from rlstm_training.commands.importing import import_model
 from rlstm_training.commands.train import train
 from rlstm_training.corpora import ENVIRONMENT
 
@@ -23,6 +24,7 @@ def rlstm():
     app = typer.Typer()
     for function in (train, calibrate, evaluate, corpora_command):
         app.command()(function)
+    app.command("import")(import_model)
 
     def call(*words, stdin=None):
         return CliRunner().invoke(app, [str(word) for word in words], input=stdin)

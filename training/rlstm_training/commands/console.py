@@ -24,6 +24,7 @@ from rlstm_model.adaptation.state import ExpertConfig, NonFiniteState
 from rlstm_model.checkpoint import CheckpointError
 from rlstm_model.native import NativeUnavailable
 from rlstm_training.corpora import CorpusError
+from rlstm_training.imports import ImportRefused
 
 P = ParamSpec("P")
 
@@ -97,7 +98,7 @@ def _exit_code(error: Exception) -> int | None:
     from rlstm_training.run import RunError
 
     unwritable = isinstance(error, RunError) and isinstance(error.__cause__, OSError)
-    if unwritable or isinstance(error, CorpusError | CheckpointError | CalibrationError):
+    if unwritable or isinstance(error, CorpusError | CheckpointError | CalibrationError | ImportRefused):
         return WRONG_INPUT
     if isinstance(error, RunError | RankError | NonFiniteState):
         return FAILED

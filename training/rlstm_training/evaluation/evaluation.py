@@ -35,6 +35,7 @@ PUBLISHED: Mapping[VocabKind, str] = {
     "characters": "bits per character",
     "bytes": "bits per byte",
     "subwords": "bits per byte",
+    "pieces": "bits per byte",
 }
 
 _SLICE = 4096

@@ -43,7 +43,7 @@ class Grid:
             return replace(full, rates=rates, decays=(0.0, 1e-3, 3e-3), epsilons=(1.0,))
         if kind == "output_bias":
             return replace(cls.usual(tokens), rates=(3e-3, 1e-2, 3e-2, 1e-1))
-        if tokens in ("words", "subwords"):
+        if tokens in ("words", "subwords", "pieces"):
             return cls(
                 rates=(1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3),
                 decays=(0.0, 1e-3),

@@ -57,6 +57,7 @@ COMMANDS = (
     Command(name="store", help="Prepare and check a store that servers share.", parts=STORES),
     Command(name="probe", help="Measure a service from outside, for Prometheus.", extra="server"),
     Command(name="train", help="Train a model by a recipe.", extra="training"),
+    Command(name="import", help="Take in an LSTM that was trained elsewhere.", extra="training"),
     Command(name="calibrate", help="Measure what learning in service needs.", extra="training"),
     Command(name="evaluate", help="Evaluate a model on texts, static or learning.", extra="training"),
     Command(name="corpora", help="Say which published corpora are here; fetch others.", extra="training"),
@@ -76,6 +77,12 @@ COMMANDS = (
         extra="reading",
     ),
     Command(name="watch", help="Find strange lines in a log.", target="rlstm_client.cli.watch:app"),
+    Command(
+        name="complete",
+        help="Propose how a line goes on, in your style.",
+        target="rlstm_client.cli.complete:app",
+    ),
+    Command(name="rescore", help="Rank n-best lists of a recogniser.", target="rlstm_client.cli.rescore:app"),
     Command(
         name="compress",
         help="Compress a file to as many bits as it costs a model.",
@@ -196,6 +203,8 @@ def _loaded(point: EntryPoint, extra: str) -> Any:
         return point.load()
     except ModuleNotFoundError as error:
         raise CommandError(f"{point.name} needs {error.name}; {_advice(extra)}", Exit.MISSING) from error
+    except ValueError as error:  # a variable of OpenTelemetry's is read by an import
+        raise CommandError(f"{point.name}: {error}") from error
 
 
 def _advice(extra: str) -> str:

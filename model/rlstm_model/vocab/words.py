@@ -1,0 +1,196 @@
+"""The vocabularies of a list: words, or the characters of a model that was trained elsewhere."""
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from rlstm_model.vocab.base import (
+    FORMAT_VERSION,
+    Decoder,
+    Encoded,
+    UnknownText,
+    Vocab,
+    VocabError,
+    VocabKind,
+    surrogate_in,
+    utf8,
+)
+from rlstm_model.vocab.symbols import UNKNOWN_CHARACTER
+
+UNKNOWN_WORD = "<unk>"
+EOS_WORD = "<eos>"
+
+
+@dataclass(frozen=True)
+class WordVocab(Vocab):
+    """``words`` in id order, the special ones among them.
+
+    eos           what a newline is; None where a newline only separates, or is a character like others
+    unknown       the token for what the list lacks; None where such text is refused
+    bos           the token that a model reads before the first one; None is eos
+    lower         text is read in lower case
+    by_character  each character is a token, not what stands between white space
+
+    A newline is the token ``eos``; other white space only separates words, so that decoding gives single
+    spaces. The word ``<unk>`` in a text is the unknown id, as in the WikiText and PTB files; the word
+    ``<eos>`` in a text is unknown: only a newline ends a line.
+    """
+
+    words: tuple[str, ...]
+    eos: str | None = EOS_WORD
+    unknown: str | None = UNKNOWN_WORD
+    bos: str | None = None
+    lower: bool = False
+    by_character: bool = False
+
+    def __post_init__(self) -> None:
+        for index, word in enumerate(self.words):
+            whole = isinstance(word, str) and bool(word) and (self.by_character or not _BLANK.search(word))
+            if not whole:
+                raise VocabError(f"words[{index}] must be a string without white space")
+            if surrogate_in(word):
+                raise VocabError(f"words[{index}] must hold no lone surrogate")
+        if len(set(self.words)) != len(self.words):
+            raise VocabError("words must be distinct")
+        for special in (self.unknown, self.eos, self.bos):
+            if special is not None and special not in self.words:
+                raise VocabError(f"words must hold {special}")
+        if self.eos is None and self.bos is None:
+            raise VocabError("bos must name a word where there is no eos: a model reads one before a text")
+        if type(self.lower) is not bool:
+            raise VocabError("lower must be true or false")
+
+    @classmethod
+    def build(cls, text: str) -> "WordVocab":
+        """The vocabulary of all words of ``text``, most frequent first (ties in code point order).
+
+        WikiText-2's training file gives 33,278 words. Raises InvalidText.
+        """
+        utf8(text)
+        counts = Counter(text.split())
+        words = sorted(set(counts) - {UNKNOWN_WORD, EOS_WORD}, key=lambda word: (-counts[word], word))
+        return cls((UNKNOWN_WORD, EOS_WORD, *words))
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {word: index for index, word in enumerate(self.words)}
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        """Ids of what stands in a text: specials in brackets do not."""
+        ids = {word: i for word, i in self._index.items() if not self._never_in_text(word)}
+        if self.eos is not None:
+            ids["\n"] = self._index[self.eos]
+        return ids
+
+    def _never_in_text(self, word: str) -> bool:
+        return word in (self.eos, self.bos) and len(word) > 2 and word[0] in "<[" and word[-1] in ">]"
+
+    @property
+    def kind(self) -> VocabKind:
+        """See :class:`Vocab`."""
+        return "characters" if self.by_character else "words"
+
+    @property
+    def size(self) -> int:
+        """See :class:`Vocab`."""
+        return len(self.words)
+
+    @property
+    def bos_id(self) -> int:
+        """See :class:`Vocab`."""
+        return self.eos_id if self.bos is None else self._index[self.bos]
+
+    @property
+    def eos_id(self) -> int:
+        """See :class:`Vocab`; that of bos where nothing ends a line."""
+        special = self.bos if self.eos is None else self.eos
+        assert special is not None
+        return self._index[special]
+
+    @property
+    def unknown_id(self) -> int | None:
+        """See :class:`Vocab`."""
+        return None if self.unknown is None else self._index[self.unknown]
+
+    def encode(self, text: str) -> Encoded:
+        """See :class:`Vocab`; a span leaves out the white space around a word. Raises UnknownText."""
+        utf8(text)
+        unknown = self.unknown_id
+        ids: list[int] = []
+        starts, ends = array("q"), array("q")
+        for match in self._matches(text):
+            token = self._ids.get(match[0].lower() if self.lower else match[0], unknown)
+            if token is None:
+                raise UnknownText(match.start(), match[0])
+            ids.append(token)
+            starts.append(match.start())
+            ends.append(match.end())
+        count = 0 if unknown is None else ids.count(unknown)
+        return Encoded(ids=ids, starts=starts, ends=ends, unknown=count)
+
+    def _matches(self, text: str) -> Iterator[re.Match[str]]:
+        if self.by_character:
+            return _CHARACTER.finditer(text)
+        return (_WORD if self.eos is None else _TOKEN).finditer(text)
+
+    def decoder(self) -> Decoder:
+        """See :class:`Vocab`."""
+        return _WordDecoder(self)
+
+    def token_bytes(self, token: int) -> bytes:
+        """See :class:`Vocab`; without the spaces between words."""
+        self.validate((token,))
+        if self.eos is not None and token == self.eos_id:
+            return b"\n"
+        if self.by_character and token == self.unknown_id:
+            return UNKNOWN_CHARACTER.encode()
+        return self.words[token].encode()
+
+    def split_pending(self, text: str, *, final: bool) -> tuple[str, str]:
+        """See :class:`Vocab`; the word after the last white space may still grow."""
+        if final or self.by_character:
+            return text, ""
+        cut = len(text) - len(_LAST_WORD.search(text)[0])  # type: ignore[index]
+        return text[:cut], text[cut:]
+
+    def to_json(self) -> dict[str, Any]:
+        """See :class:`Vocab`; what is as usual is left out, as in files that know nothing else."""
+        named = {each.name: getattr(self, each.name) for each in fields(self) if each.name in OPTIONS}
+        usual = {each.name: each.default for each in fields(self)}
+        own = {name: value for name, value in named.items() if value != usual[name]}
+        return {"format_version": FORMAT_VERSION, "kind": self.kind, "words": list(self.words), **own}
+
+
+OPTIONS = ("eos", "unknown", "bos", "lower")
+"""What a file may say of its words, or pieces."""
+
+
+class _WordDecoder:
+    """A space goes between two words of a line, and nowhere else."""
+
+    lost = 0
+
+    def __init__(self, vocab: WordVocab) -> None:
+        self._vocab = vocab
+        self._inside_line = False
+
+    def feed(self, token: int) -> str:
+        word = self._vocab.token_bytes(token).decode()
+        space = " " if self._inside_line and word != "\n" and not self._vocab.by_character else ""
+        self._inside_line = word != "\n"
+        return space + word
+
+    def flush(self) -> str:
+        return ""
+
+
+_TOKEN = re.compile(r"\n|\S+")
+_WORD = re.compile(r"\S+")
+_CHARACTER = re.compile(r".", re.DOTALL)
+_BLANK = re.compile(r"\s")
+_LAST_WORD = re.compile(r"\S*\Z")
