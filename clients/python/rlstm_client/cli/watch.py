@@ -138,7 +138,7 @@ def watch(
         typer.Option(help="Keep the session under this name, and go on with it; one for each log."),
     ] = None,
     local: inputs.Local = False,
-    model: Annotated[str | None, typer.Option(help="What reads the log, of a new session.")] = None,
+    model: inputs.Model = None,
     state: Annotated[
         list[Path] | None, typer.Option(help="With --local: keep the session in this file; one for each log.")
     ] = None,
