@@ -186,6 +186,7 @@ def surprisal(
         "--to": to != "csv",
         "--unit": unit not in (None, "log10"),
     }
+    adapt = "frozen" if kenlm == "frozen" else adapt
     _check([name for name, given in of_tables.items() if given], kenlm, space, adapt, adapt_on, freeze)
     learn_first = _text(adapt_on, encoding, invalid) if adapt_on else ""
     read = items.read_items(
