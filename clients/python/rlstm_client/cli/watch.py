@@ -138,7 +138,7 @@ def watch(
         typer.Option(help="Keep the session under this name, and go on with it; one for each log."),
     ] = None,
     local: inputs.Local = False,
-    model: Annotated[str | None, typer.Option(help="What reads the log, of a new session.")] = None,
+    model: inputs.Model = None,
     state: Annotated[
         list[Path] | None, typer.Option(help="With --local: keep the session in this file; one for each log.")
     ] = None,
@@ -166,12 +166,7 @@ def watch(
     for option, given in (("--name", name), ("--state", state)):
         if given and (len(given) != len(paths) or len({*given}) < len(given)):
             raise CommandError(f"give as many different {option} as logs: {len(paths)}, not {len(given)}")
-    reading: Any = {"encoding": encoding, "invalid": invalid}
-    sources = [
-        StandardInput(**reading) if str(path) == "-" else File(path, follow=follow, **reading)
-        for path in paths
-    ]
-
+    sources = [_source(path, follow, encoding=encoding, invalid=invalid) for path in paths]
     wanted: CreateOptions = {"adapt": adapt}
     if model and not local:
         wanted["model"] = model
@@ -188,6 +183,10 @@ def watch(
             await _together(one.run(_tell, every=every) for one in watches)
 
     asyncio.run(run())
+
+
+def _source(path: Path, follow: bool, **reading: Any) -> File | StandardInput:
+    return StandardInput(**reading) if str(path) == "-" else File(path, follow=follow, **reading)
 
 
 @asynccontextmanager
