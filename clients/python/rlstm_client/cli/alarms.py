@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from rlstm_client import AsyncClient, Retries
 from rlstm_client._calls import Call
-from rlstm_client.cli.feeds import missing
+from rlstm_client.cli.feeds import binding, missing
 from rlstm_client.errors import RLSTMError
 
 MOST_WAITING: Final = 1_000
@@ -114,8 +114,7 @@ def metrics(address: tuple[str, int], watches: Sequence[Watched], reasons: Itera
     """Serve metrics of watches for Prometheus to read.
 
     Raises:
-        CommandError: the extra is not installed.
-        OSError: the address cannot be bound.
+        CommandError: the extra is not installed, or the address cannot be bound.
     """
     try:
         from prometheus_client import CollectorRegistry, start_http_server
@@ -135,7 +134,8 @@ def metrics(address: tuple[str, int], watches: Sequence[Watched], reasons: Itera
 
     registry = CollectorRegistry()
     registry.register(Counted())
-    server, thread = start_http_server(address[1], address[0], registry)
+    with binding("--metrics", address):
+        server, thread = start_http_server(address[1], address[0], registry)
     try:
         yield
     finally:

@@ -4,8 +4,8 @@ import asyncio
 import gzip
 import json
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
@@ -36,6 +36,16 @@ _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
 def missing(name: str) -> CommandError:
     """Return the error for an option whose library is not installed."""
     return CommandError(f"{name}: install it with: pip install 'mogrifier-rlstm[watch]'", Exit.MISSING)
+
+
+@contextmanager
+def binding(option: str, address: tuple[str, int]) -> Iterator[None]:
+    """Say which address cannot be bound."""
+    try:
+        yield
+    except OSError as error:
+        host, port = address
+        raise CommandError(f"{option}: {host}:{port}: {error.strerror}") from error
 
 
 # ---- the journal ------------------------------------------------------------------------------------------
@@ -137,13 +147,14 @@ class Collector:
     place: Mapping[str, Any] = {}
 
     def __init__(self, address: tuple[str, int]) -> None:
-        """Raises OSError for an address that cannot be bound, CommandError without the extra."""
+        """Raises CommandError for an address that cannot be bound, or without the extra."""
         try:
             from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
         except ImportError as error:
             raise missing("--otlp") from error
         self._kind = logs_service_pb2.ExportLogsServiceRequest
-        self._server = _Server(address, _Handler)
+        with binding("--otlp", address):
+            self._server = _Server(address, _Handler)
         self._server.take = self._take
         self.name = f"otlp:{self._server.server_port}"
 
