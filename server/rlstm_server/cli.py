@@ -180,13 +180,16 @@ class _Ending:
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, lambda: self._act())
+
+        def act(*_: object) -> None:
+            loop.call_soon_threadsafe(self._act)
+
+        before = {number: signal.signal(number, act) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:

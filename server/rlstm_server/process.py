@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import faulthandler
-import resource
 import socket
 import sys
+from importlib.util import find_spec
 from typing import Final
 
 from rlstm_server.engine.worker import SWITCH_SECONDS
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings
+
+_HAS_LIMITS: Final = find_spec("resource") is not None  # Windows has none
+if _HAS_LIMITS:
+    import resource
 
 OTHER_FILES: Final = 256
 """Open files that are no connections of clients."""
@@ -28,8 +32,10 @@ def prepare(settings: Settings) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     needed = needed_files(settings)
+    if not _HAS_LIMITS:
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY and needed > files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
@@ -38,6 +44,8 @@ def prepare(settings: Settings) -> None:
 def needed_files(settings: Settings) -> int:
     """Give how many open files its connections need. Raises StartupError where it may not have so many."""
     needed = settings.limits.connections + OTHER_FILES
+    if not _HAS_LIMITS:
+        return needed
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if most != resource.RLIM_INFINITY and needed > most:
         raise StartupError(

@@ -4,7 +4,8 @@ import math
 from urllib.parse import urljoin
 
 import pytest
-from tests.memory_store import MemoryStore
+
+from rlstm_server.store.memory_store import MemoryStore
 
 TEXT = "It was the best of times, it was the worst of times. "
 PROBE = {"candidates": [{"text": "the age of wisdom"}]}

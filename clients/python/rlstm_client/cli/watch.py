@@ -205,7 +205,7 @@ def watch(
         typer.Option(help="Keep the session under this name, and go on with it; one for each log."),
     ] = None,
     local: inputs.Local = False,
-    model: Annotated[str | None, typer.Option(help="What reads the log, of a new session.")] = None,
+    model: inputs.Model = None,
     state: Annotated[
         list[Path] | None, typer.Option(help="With --local: keep the session in this file; one for each log.")
     ] = None,
@@ -238,16 +238,16 @@ def watch(
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
+            watches: list[Watch] = []
+            tell = await stack.enter_async_context(_telling(alertmanager))
+            if metrics is not None:
+                stack.enter_context(alarms.metrics(_address("--metrics", metrics), watches, get_args(Reason)))
             client, lasting = await stack.enter_async_context(_clients(url, api_key, local, model))
-            watches = []
             for index, log in enumerate(sources):
                 one = Watch(log, Judge(threshold, warm_up))
                 own: CreateOptions = {**wanted, "name": name[index]} if name else wanted
                 opening = one.opened(client, lasting, own, state[index] if state else None)
                 watches.append(await stack.enter_async_context(opening))
-            if metrics is not None:
-                stack.enter_context(alarms.metrics(_address("--metrics", metrics), watches, get_args(Reason)))
-            tell = await stack.enter_async_context(_telling(alertmanager))
             await _together(one.run(tell, every=every) for one in watches)
 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as Ctrl-C does
