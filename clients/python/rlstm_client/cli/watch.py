@@ -10,7 +10,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -225,36 +225,49 @@ def watch(
     Example: tail -F app.log | rlstm watch --name app >> alarms.jsonl
     """
     kept.check(local=local, names=name or (), states=state or ())
-    sources = _sources(
-        logs or (), journal or (), otlp or (), follow, {"encoding": encoding, "invalid": invalid}
-    )
+    reading = {"encoding": encoding, "invalid": invalid}
+    sources = _sources(logs or (), journal or (), otlp or (), follow, reading)
     for option, given in (("--name", name), ("--state", state)):
         if given and (len(given) != len(sources) or len({*given}) < len(given)):
             raise CommandError(f"give as many different {option} as logs: {len(sources)}, not {len(given)}")
-
     wanted: CreateOptions = {"adapt": adapt}
     if model and not local:
         wanted["model"] = model
-
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            watches: list[Watch] = []
-            tell = await stack.enter_async_context(_telling(alertmanager))
-            if metrics is not None:
-                stack.enter_context(alarms.metrics(_address("--metrics", metrics), watches, get_args(Reason)))
-            client, lasting = await stack.enter_async_context(_clients(url, api_key, local, model))
-            for index, log in enumerate(sources):
-                one = Watch(log, Judge(threshold, warm_up))
-                own: CreateOptions = {**wanted, "name": name[index]} if name else wanted
-                opening = one.opened(client, lasting, own, state[index] if state else None)
-                watches.append(await stack.enter_async_context(opening))
-            await _together(one.run(tell, every=every) for one in watches)
-
+    opened: list[tuple[Watch, CreateOptions, Path | None]] = [
+        (
+            Watch(log, Judge(threshold, warm_up)),
+            {**wanted, "name": name[index]} if name else wanted,
+            state[index] if state else None,
+        )
+        for index, log in enumerate(sources)
+    ]
+    place = None if metrics is None else _address("--metrics", metrics)
+    clients = _clients(url, api_key, local, model)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as Ctrl-C does
     try:
-        asyncio.run(run())
+        asyncio.run(_run(opened, clients, _telling(alertmanager), place, every=every))
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+async def _run(
+    opened: Sequence[tuple[Watch, CreateOptions, Path | None]],
+    clients: AbstractAsyncContextManager[tuple[AsyncClient, AsyncClient]],
+    telling: AbstractAsyncContextManager[Tell],
+    metrics: tuple[str, int] | None,
+    *,
+    every: bool,
+) -> None:
+    """Go on with all watches at once, to the end of their logs."""
+    watches = [watch for watch, _, _ in opened]
+    async with AsyncExitStack() as stack:
+        tell = await stack.enter_async_context(telling)
+        if metrics is not None:
+            stack.enter_context(alarms.metrics(metrics, watches, get_args(Reason)))
+        client, lasting = await stack.enter_async_context(clients)
+        for watch, wanted, state in opened:
+            await stack.enter_async_context(watch.opened(client, lasting, wanted, state))
+        await _together(watch.run(tell, every=every) for watch in watches)
 
 
 def _sources(
