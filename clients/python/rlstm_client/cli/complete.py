@@ -19,7 +19,6 @@ from rlstm_client._http import DEFAULT_URL
 from rlstm_client.cli import inputs, kept, output
 from rlstm_client.cli.kept import KeptSession
 from rlstm_client.models import Adapt
-from rlstm_client.options import CreateOptions
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -114,12 +113,7 @@ def complete(
 
     Example: rlstm complete --name diary
     """
-    kept.check(local=local, names=[name] if name else (), states=[state] if state else ())
-    wanted: CreateOptions = {"adapt": adapt}
-    if model and not local:
-        wanted["model"] = model
-    if name:
-        wanted["name"] = name
+    wanted = kept.wanted(adapt=adapt, model=model, local=local, name=name, state=state)
     console = Console(stderr=True, highlight=False)
 
     async def run() -> None:

@@ -126,16 +126,12 @@ class Job:
 
     def judged(self, ranked: Sequence[Ranked]) -> list[tuple[Ranked, Judged]]:
         """Count the errors of the candidates of those lists that have a reference."""
-        return [
-            (
-                one,
-                Judged(
-                    one.candidates, wer.errors_of([*map(self.as_read, one.nbest.texts)], self.as_read(said))
-                ),
-            )
-            for one in ranked
-            if (said := self.said.get(one.nbest.id)) is not None
-        ]
+        counted = []
+        for one in ranked:
+            if (said := self.said.get(one.nbest.id)) is not None:
+                errors = wer.errors_of([*map(self.as_read, one.nbest.texts)], self.as_read(said))
+                counted.append((one, Judged(one.candidates, errors)))
+        return counted
 
 
 @app.command()
@@ -175,7 +171,7 @@ def rescore(
 
     Example: rlstm rescore decode/ --refs text --fold-case --out rescored/
     """
-    kept.check(local=local, names=[name] if name else (), states=[state] if state else ())
+    wanted = kept.wanted(adapt=adapt, model=model, local=local, name=name, state=state)
     if dev is not None and (name or state or refs or out):
         raise CommandError("--dev finds weights: it keeps no session, and writes no lists")
     weights = Weights(alpha, static_alpha, beta)
@@ -185,19 +181,14 @@ def rescore(
     if out is not None:
         form.check(out)
     found = form.read()
-    wanted: CreateOptions = {"adapt": adapt}
-    if model and not local:
-        wanted["model"] = model
-    if name:
-        wanted["name"] = name
     known = "".join(texts.read(prime)) if prime else ""
     job = Job(found, _said(found, dev or refs), known, fold_case, wanted, state)
 
     async def run() -> Sequence[Ranked]:
         async with kept.served(url, api_key, local, model) as client:
-            return await (
-                _rank(job, client, weights, quiet=out is not None) if dev is None else _tune(job, client)
-            )
+            if dev is not None:
+                return await _tune(job, client)
+            return await _rank(job, client, weights, quiet=out is not None)
 
     ranked = asyncio.run(run())
     if out is not None:
