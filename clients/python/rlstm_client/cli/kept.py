@@ -12,6 +12,7 @@ import typer
 from rlstm_client import AsyncClient, AsyncSession
 from rlstm_client.cli import commands, output
 from rlstm_client.cli.exits import CommandError
+from rlstm_client.models import Adapt
 from rlstm_client.options import CreateOptions
 
 Name = Annotated[str | None, typer.Option(help="Keep the session under this name, and go on with it.")]
@@ -44,6 +45,16 @@ def check(*, local: bool, names: Sequence[str], states: Sequence[Path]) -> None:
         raise CommandError("--name goes with a server; with --local the session is kept in a --state")
     for state in states:
         output.check_place(state)
+
+
+def wanted(adapt: Adapt, *, name: str | None, local: bool, model: str | None) -> CreateOptions:
+    """What a new session is to be; here, where there is one model, none is named."""
+    options: CreateOptions = {"adapt": adapt}
+    if model and not local:
+        options["model"] = model
+    if name:
+        options["name"] = name
+    return options
 
 
 @asynccontextmanager
