@@ -1,6 +1,7 @@
 """``rlstm calibrate``: measure a model's gradient statistics and choose how it learns."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, get_args
 
@@ -35,8 +36,9 @@ from rlstm_training.commands.console import (
     command,
     show_json,
 )
-from rlstm_training.commands.given import prepare_device, recipe_named
-from rlstm_training.config import Recipe
+from rlstm_training.commands.given import prepare_device, sources_of
+from rlstm_training.config import Source
+from rlstm_training.corpora import CorpusError
 from rlstm_training.corpora.reading import held_out
 from rlstm_training.corpora.texts import Passage, excerpt
 from rlstm_training.evaluation.measurements import Form, Measurements, Statistics, cores_of, most_fast_weights
@@ -47,6 +49,7 @@ CHANGING = "all in one session"
 KINDS: tuple[Kind, ...] = ("subspace", "full")
 SERVED_RANK = 128
 AXES, EMBEDDING_AXES = 160, 256
+_EXCERPTS = 4
 
 
 _On = Annotated[
@@ -107,8 +110,10 @@ def calibrate(
 ) -> None:
     """Choose how a model learns, on held-out text; writes adaptation.safetensors and the model card.
 
-    With --corpus, only that corpus's validation text and those of --on are read. A rule is chosen for
-    --experts that are mixed, as they are served; that of full fast weights, the yardstick, for a single one.
+    The text is that of --corpus, or what the recipe reads, in tokens of the model's own vocabulary.
+    Statistics are taken on its training part; rules are chosen on its validation part (the last tenth of a
+    file) and on --on. A rule is for --experts that are mixed, as they are served; that of full fast weights,
+    the yardstick, for a single one.
     """
     if first and not add:
         raise typer.BadParameter("the first form is the default without --add", param_hint="--first")
@@ -122,10 +127,10 @@ def calibrate(
         embedding_rank=embedding_rank or EMBEDDING_AXES,
     )
     forms = forms_chosen(checkpoint, kinds, num_fast_weights, axes, statistics, known)
-    trained = recipe_named(recipe or checkpoint.name, corpus)
+    sources = sources_of(recipe or checkpoint.name, corpus)
     others = on if on is not None else () if corpus else ON
-    passages = passages_held_out(checkpoint, trained, others, length)
-    measurements = measurements_of(checkpoint, place, trained, statistics, known)
+    passages = passages_held_out(checkpoint, sources, others, length)
+    measurements = measurements_of(checkpoint, place, sources, statistics, known)
     given = {"rates": rate, "decays": decay, "epsilons": epsilon, "segments": _segments(segment, known)}
     choices = _choose(measurements, passages, checkpoint.vocab.kind, forms, given, experts=experts)
     keep_choices(checkpoint, choices, known, first=first)
@@ -190,18 +195,31 @@ def forms_chosen(
 
 
 def passages_held_out(
-    checkpoint: Checkpoint, recipe: Recipe, others: Sequence[str], length: int
+    checkpoint: Checkpoint, sources: Sequence[Source], others: Sequence[str], length: int
 ) -> list[Passage]:
     """An excerpt of each corpus's validation text, once whatever the forms it is trained in.
+
+    Of a single one up to four, one after the other.
 
     And all of them in one session, where there are several: how well a rule follows a text that changes, and
     what it forgets, shows in no text alone.
     """
-    names = list(dict.fromkeys([*recipe.corpora, *others]))
+    names = list(dict.fromkeys([*(source.corpus for source in sources), *others]))
     raw = {name: held_out(name, "valid", length) for name in names}
+    if len(names) == 1:
+        raw |= _more(names[0], length)
     if len(raw) > 1:
         raw[CHANGING] = b"".join(raw.values())
     return [excerpt(checkpoint.vocab, text, name) for name, text in raw.items()]
+
+
+def _more(name: str, length: int) -> dict[str, bytes]:
+    """What follows the first excerpt of a corpus's validation text, as far as it goes."""
+    with suppress(CorpusError):
+        whole = held_out(name, "valid", _EXCERPTS * length)
+        parts = range(1, _EXCERPTS)
+        return {f"{name}, part {i + 1}": whole[i * length : (i + 1) * length] for i in parts}
+    return {}
 
 
 def _segments(given: Sequence[int] | None, known: CalibrationSet | None) -> Sequence[int] | None:
