@@ -45,11 +45,10 @@ from rlstm_training.evaluation.measurements import Form, Measurements, Statistic
 from rlstm_training.evaluation.search import Grid
 
 ON = ("wikitext-2", "tinyshakespeare", "canterbury/alice29", "domains/foldoc", "languages/bgwiki")
-CHANGING = "all in one session"
+CHANGING, GOING_ON = "all in one session", "three times as long"
 KINDS: tuple[Kind, ...] = ("subspace", "full")
 SERVED_RANK = 128
 AXES, EMBEDDING_AXES = 160, 256
-_EXCERPTS = 4
 
 
 _On = Annotated[
@@ -60,7 +59,7 @@ _Kind = Annotated[
     list[str] | None,
     typer.Option(
         help=f"A kind of fast weights: {', '.join(get_args(Kind))}. The first is the default. "
-        f"Others than {' and '.join(KINDS)} are found only when asked for."
+        f"Others than {KINDS[0]}, and with a recipe {KINDS[1]}, are found only when asked for."
     ),
 ]
 _NumFastWeights = Annotated[
@@ -113,12 +112,13 @@ def calibrate(
     The text is that of --corpus, or what the recipe reads, in tokens of the model's own vocabulary.
     Statistics are taken on its training part; rules are chosen on its validation part (the last tenth of a
     file) and on --on. A rule is for --experts that are mixed, as they are served; that of full fast weights,
-    the yardstick, for a single one.
+    a yardstick, for a single one.
     """
     if first and not add:
         raise typer.BadParameter("the first form is the default without --add", param_hint="--first")
     place, checkpoint = prepare_device(device, threads), load(model)
-    known, kinds = calibrated_of(checkpoint) if add else None, kinds_chosen(kind)
+    usual = KINDS if corpus is None else KINDS[:1]
+    known, kinds = calibrated_of(checkpoint) if add else None, kinds_chosen(kind, usual)
     _check_sizes({"--rank": rank, "--embedding-rank": embedding_rank}, known)
     statistics = Statistics(
         heads=heads,
@@ -153,13 +153,13 @@ def _check_sizes(sizes: Mapping[str, int | None], known: CalibrationSet | None) 
             raise typer.BadParameter(message, param_hint=option)
 
 
-def kinds_chosen(named: Sequence[str] | None) -> list[Kind]:
-    """The kinds named, each once, or the usual ones."""
+def kinds_chosen(named: Sequence[str] | None, usual: Sequence[Kind]) -> list[Kind]:
+    """The kinds named, each once, or the ``usual`` ones."""
     known: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
     for name in named or ():
         if name not in known:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint="--kind")
-    return [known[name] for name in dict.fromkeys(named or KINDS)]
+    return [known[name] for name in dict.fromkeys(named or usual)]
 
 
 def forms_chosen(
@@ -199,27 +199,17 @@ def passages_held_out(
 ) -> list[Passage]:
     """An excerpt of each corpus's validation text, once whatever the forms it is trained in.
 
-    Of a single one up to four, one after the other.
-
-    And all of them in one session, where there are several: how well a rule follows a text that changes, and
-    what it forgets, shows in no text alone.
+    And all of them in one session: how well a rule follows a text that changes, and what it forgets, shows in
+    no text alone. Of a single corpus it is what goes on behind the excerpt, where the text is that long.
     """
     names = list(dict.fromkeys([*(source.corpus for source in sources), *others]))
     raw = {name: held_out(name, "valid", length) for name in names}
-    if len(names) == 1:
-        raw |= _more(names[0], length)
-    if len(raw) > 1:
+    if len(names) > 1:
         raw[CHANGING] = b"".join(raw.values())
+    else:
+        with suppress(CorpusError):
+            raw[GOING_ON] = held_out(names[0], "valid", 3 * length)
     return [excerpt(checkpoint.vocab, text, name) for name, text in raw.items()]
-
-
-def _more(name: str, length: int) -> dict[str, bytes]:
-    """What follows the first excerpt of a corpus's validation text, as far as it goes."""
-    with suppress(CorpusError):
-        whole = held_out(name, "valid", _EXCERPTS * length)
-        parts = range(1, _EXCERPTS)
-        return {f"{name}, part {i + 1}": whole[i * length : (i + 1) * length] for i in parts}
-    return {}
 
 
 def _segments(given: Sequence[int] | None, known: CalibrationSet | None) -> Sequence[int] | None:
