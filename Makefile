@@ -5,7 +5,7 @@ ADD := $(BIN)/pip install --quiet --disable-pip-version-check --editable
 INSTALLED := .venv/.installed
 CORE := model/rlstm_model/native/librlstm.$(if $(filter Darwin,$(shell uname)),dylib,so)
 
-.PHONY: all install wheels check format test slow fuzz faults soak gpu harness node page jobs docs stack golden serve demo bench bench-gpu
+.PHONY: all install wheels check format test slow fuzz faults soak gpu harness node page jobs not-unix versions docs stack golden serve demo bench bench-gpu
 
 all: check test
 
@@ -87,9 +87,19 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m docs --timeout 1800 --capture no
 
-# The jobs, `rlstm watch` and the examples of clients/python/examples, with the shipped model.
+# The jobs of docs/how-to, with the shipped model.
 jobs: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m jobs --capture no
+
+# The client, `--local` and the jobs without the modules that only Unix has, as on Windows.
+not-unix: install
+	OMP_NUM_THREADS=1 PYTHONPATH=tests/not_unix $(BIN)/python -m pytest tests/client tests/end_to_end/test_local.py
+	OMP_NUM_THREADS=1 PYTHONPATH=tests/not_unix $(BIN)/python -m pytest -m jobs --capture no
+
+# The wheel in fresh environments, beside other versions of what it stands on.
+versions: install
+	$(ADD) '.[versions]'
+	$(BIN)/python -m pytest -m versions --capture no
 
 # What this commit answers and computes, held against what was recorded.
 golden: install

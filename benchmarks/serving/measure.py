@@ -19,8 +19,7 @@ from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.worker import SWITCH_SECONDS
 from rlstm_server.schemas.text import AdaptationRequest, EngineLimits, ScoreDetail
-from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.redis_store import RedisStore
+from rlstm_server.store.memory_store import MemoryStore
 
 Way = Literal["engine", "http"]
 Result = TypeVar("Result")
@@ -112,10 +111,7 @@ def through_http(server: Server, under: Conditions, plan: Plan) -> Figures:
 
 
 async def _engine(served: ServedModel, under: Conditions, plan: Plan) -> Measured:
-    valkey = EmbeddedValkey(None)
-    await valkey.start()
-    store = RedisStore(valkey.url, durability="memory", allow_weaker=True, shared=False)
-    await store.check()
+    store = MemoryStore()
     timed = TimedMetrics()
     engine = Engine(
         Models(served),
@@ -136,7 +132,6 @@ async def _engine(served: ServedModel, under: Conditions, plan: Plan) -> Measure
     finally:
         await engine.close()
         await store.close()
-        await valkey.stop()
 
 
 async def _http(server: Server, under: Conditions, plan: Plan) -> Measured:

@@ -9,7 +9,7 @@ print(model.stream().observe(open("novel.txt").read()).gain_bits)
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -101,6 +101,40 @@ class Stream:
         """Continue the stream in pieces of text; the stream itself stays as it is."""
         reader = self._evaluator.reader(self.state)
         return _continue(reader, reader.cursor, self._vocab, max_tokens, sampling or SamplingConfig(), seed)
+
+
+class BeamScorer:
+    """Scores texts for a beam search by a stream as it is when the search starts; nothing is learned.
+
+    A state is a place in a text, and a value: branches share the one that they come from, and it may be kept.
+    Scores are natural logarithms. A word comes with the space before it.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.start()
+
+    def start(self) -> Cursor:
+        """Begin a search after all that the stream has observed."""
+        evaluator = self._stream._evaluator
+        self._reader = replace(evaluator.reader(self._stream.state), logprobs_only=True)
+        return self._reader.cursor
+
+    def advance(self, state: Cursor, text: str) -> tuple[Cursor, float]:
+        """Go on with a text: the state after it, and its score. Raises InvalidText for a lone surrogate."""
+        ids = self._stream._vocab.encode(text).ids
+        if not ids:
+            return state, 0.0
+        scores, after = self._reader.score(state, ids)
+        return after, scores.total
+
+    def score(self, state: Cursor, text: str) -> float:
+        """The score of a text that might come next."""
+        return self.advance(state, text)[1]
+
+    def finish(self, state: Cursor) -> float:
+        """The score of the line's end."""
+        return self._reader.score(state, (self._stream._vocab.eos_id,))[0].total
 
 
 class LocalModel:

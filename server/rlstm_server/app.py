@@ -30,8 +30,7 @@ from rlstm_server.models_loading import load_models
 from rlstm_server.schemas.text import EngineLimits
 from rlstm_server.settings import Limits, Settings
 from rlstm_server.store.base import SessionStore
-from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.redis_store import RedisStore
+from rlstm_server.store.memory_store import MemoryStore, quarter_of_memory
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -155,6 +154,10 @@ async def _loaded(models: Models | None, settings: Settings) -> Models:
 
 async def _open_store(settings: Settings, stack: AsyncExitStack) -> tuple[SessionStore, str]:
     """Give the store that the settings name, and a word for it. An embedded server ends with `stack`."""
+    if settings.redis_url is None and settings.durability == "memory":
+        return MemoryStore(max_bytes=quarter_of_memory()), "memory"
+    from rlstm_server.store.redis_store import RedisStore
+
     if settings.redis_url is not None:
         url = settings.redis_url.get_secret_value()
         shared = RedisStore(
@@ -164,13 +167,14 @@ async def _open_store(settings: Settings, stack: AsyncExitStack) -> tuple[Sessio
             install=settings.install_functions,
         )
         return shared, "redis"
-    in_memory = settings.durability == "memory"
-    embedded = EmbeddedValkey(None if in_memory else settings.data_dir)
+    from rlstm_server.store.embedded import EmbeddedValkey
+
+    embedded = EmbeddedValkey(settings.data_dir)
     await embedded.start()
     stack.push_async_callback(embedded.stop)
-    store = RedisStore(embedded.url, durability=settings.durability, allow_weaker=in_memory, shared=False)
+    store = RedisStore(embedded.url, durability=settings.durability, shared=False)
     _keep(stack, embedded.supervise(store.check))
-    return store, "memory" if in_memory else EMBEDDED
+    return store, EMBEDDED
 
 
 def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:

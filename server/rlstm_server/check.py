@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -23,6 +22,7 @@ from rlstm_server.api.auth import load_keys
 from rlstm_server.engine.models import numerics_id
 from rlstm_server.errors import ServerError, StartupError
 from rlstm_server.models_loading import find_device, load_models
+from rlstm_server.process import bound_socket, needed_files
 from rlstm_server.settings import Settings, load_settings
 from rlstm_server.store.embedded import EmbeddedValkey, holder_of
 from rlstm_server.store.redis_check import (
@@ -33,6 +33,7 @@ from rlstm_server.store.redis_check import (
     read_servers,
 )
 from rlstm_server.store.redis_client import RedisLink
+from rlstm_server.telemetry import provider_of_environment
 
 LITTLE_ROOM: Final = 2**30
 NO_ROOM: Final = 2**26
@@ -73,7 +74,8 @@ def _check_with(settings: Settings) -> Iterator[Finding]:
     embedded = settings.redis_url is None and settings.durability != "memory"
     holder = holder_of(settings.data_dir) if embedded else None
     yield _check_device(settings)
-    yield _check_port(settings.host, settings.port, holder)
+    yield _check_port(settings, holder)
+    yield from _check_process(settings)
     yield _check_keys(settings)
     if embedded:
         yield _check_folder(settings.data_dir)
@@ -102,21 +104,36 @@ def _check_device(settings: Settings) -> Finding:
     return Finding("device", "ok", said)
 
 
-def _check_port(host: str, port: int, holder: str | None) -> Finding:
+def _check_port(settings: Settings, holder: str | None) -> Finding:
     """Whether the port can be bound. `holder` is the process of a server that has the data folder already."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as bound:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
-    except OSError as error:
-        said = f"{host}:{port} cannot be bound ({error.strerror})"
+        bound_socket(settings).close()
+    except StartupError as error:
         if holder is not None:
-            return Finding("port", "warn", said, f"process {holder} serves already; if there, all is well")
-        return Finding("port", "fail", said, "choose another with --port, or --port 0 for a free one")
-    return Finding("port", "ok", f"{host}:{port} is free")
+            advice = f"process {holder} serves already; if there, all is well"
+            return Finding("port", "warn", error.detail, advice)
+        return Finding("port", "fail", error.detail)
+    return Finding("port", "ok", f"{settings.host}:{settings.port} is free")
+
+
+def _check_process(settings: Settings) -> Iterator[Finding]:
+    """Whether its files can be opened, and OpenTelemetry's variables be used."""
+    try:
+        yield Finding("open files", "ok", f"{needed_files(settings):,} at most")
+    except StartupError as error:
+        yield Finding("open files", "fail", error.detail, "raise the limit (ulimit -n), or lower the setting")
+    if settings.otel:
+        try:
+            provider_of_environment().shutdown()
+            yield Finding("tracing", "ok", "by OpenTelemetry")
+        except StartupError as error:
+            yield Finding("tracing", "fail", error.detail)
+    if (path := settings.audit_file) is not None:
+        try:
+            with path.open("a") if path.exists() else tempfile.TemporaryFile(dir=path.absolute().parent):
+                yield Finding("audit file", "ok", f"{path} can be written")
+        except OSError as error:
+            yield Finding("audit file", "fail", f"RLSTM_AUDIT_FILE: cannot write {path}: {error.strerror}")
 
 
 def _check_folder(folder: Path) -> Finding:

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import faulthandler
 import gc
 import inspect
 import json
 import math
-import resource
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from inspect import Parameter
@@ -32,16 +28,10 @@ from rlstm_server.api.dependencies import Services
 from rlstm_server.api.stream import FRAME_BYTES
 from rlstm_server.app import EMBEDDED, create_app
 from rlstm_server.check import check as check_all
-from rlstm_server.engine.worker import SWITCH_SECONDS
 from rlstm_server.errors import StartupError
 from rlstm_server.logs import catch_stray_faults, configure_logs
+from rlstm_server.process import bound_socket, prepare
 from rlstm_server.settings import Settings, load_settings
-
-OTHER_FILES = 256
-"""Open files that are no connections of clients."""
-
-UNSENT_BYTES = 16_384
-"""What the system holds of an answer before it is sent, apart from what is on its way."""
 
 FAREWELL_SECONDS = 1.5
 """What a stream that was ended by the drain gets to tell its reader so."""
@@ -130,8 +120,8 @@ def run(settings: Settings) -> None:
     Raises:
         StartupError: something that it needs is not there; nothing is left running.
     """
-    with contextlib.closing(_bound_socket(settings)) as bound:
-        _prepare_process(settings)
+    with contextlib.closing(bound_socket(settings)) as bound:
+        prepare(settings)
         app = create_app(settings)
         config = _uvicorn_config(app, settings)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
@@ -190,18 +180,22 @@ class _Ending:
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, lambda: self._act())
+
+        def act(*_: object) -> None:
+            loop.call_soon_threadsafe(self._act)
+
+        before = {number: signal.signal(number, act) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        workers=1,  # told, or a variable of uvicorn's is read
         http="h11",
         limit_concurrency=settings.limits.connections,
         ws="websockets-sansio",
@@ -218,57 +212,10 @@ def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     )
 
 
-def _prepare_process(settings: Settings) -> None:
-    """Set what belongs to the whole process, and to the store that it starts.
-
-    A crash is told by its places alone: a core file, or values of variables, could hold anybody's text.
-    """
-    sys.setswitchinterval(SWITCH_SECONDS)
-    if sys.__stderr__ is not None:
-        faulthandler.enable(sys.__stderr__)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = settings.limits.connections + OTHER_FILES
-    if most != resource.RLIM_INFINITY and needed > most:
-        raise StartupError(
-            f"RLSTM_LIMITS__CONNECTIONS: {settings.limits.connections:,} connections need {needed:,} open"
-            f" files, and this process may have {most:,}"
-        )
-    if files != resource.RLIM_INFINITY and needed > files:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
-
-
 def _settle_memory() -> None:
     """Leave what was made at start out of later collections: walking all of it would hold up every answer."""
     gc.collect()
     gc.freeze()
-
-
-def _bound_socket(settings: Settings) -> socket.socket:
-    host, port = settings.host, settings.port
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as error:
-        raise StartupError(f"RLSTM_HOST: {host} is no address of this machine: {error.strerror}") from None
-    bound = socket.socket(family, kind, protocol)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-        # Connections inherit it: a reader who takes nothing is noticed before megabytes pile up for him.
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-    try:
-        bound.bind(address)
-    except OSError as error:
-        bound.close()
-        raise StartupError(_why_not_bound(error, host, port)) from None
-    return bound
-
-
-def _why_not_bound(error: OSError, host: str, port: int) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use: choose another with --port, or --port 0 for a free one"
-    return f"cannot bind port {port} on {host}: {error.strerror}"
 
 
 def _greeting(settings: Settings, services: Services, bound: socket.socket) -> str:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from platformdirs import user_data_path
 from pydantic import (
@@ -30,6 +32,9 @@ from rlstm_server.errors import StartupError
 
 PREFIX = "RLSTM_"
 SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
+
+ELSEWHERE: Final = frozenset({"API_KEY", "CORPORA", "INSTRUCTIONS", "NATIVE", "SECRETS_DIR", "TARGET", "URL"})
+"""Variables of ours that are no settings: of clients and training, of the native core and its build."""
 
 Device = Literal["auto", "cpu", "cuda"]
 Durability = Literal["fsync", "replica", "memory"]
@@ -294,8 +299,11 @@ def load_settings(**options: object) -> Settings:
         StartupError: a setting is wrong; the sentence names its variable and never repeats its value.
     """
     given = {name: value for name, value in options.items() if value is not None}
+    secrets = _secrets_dir()
+    if unknown := list(_unknown(secrets)):
+        raise StartupError("; ".join(unknown))
     try:
-        return Settings(_secrets_dir=_secrets_dir(), **given)  # type: ignore[arg-type, call-arg]
+        return Settings(_secrets_dir=secrets, **given)  # type: ignore[arg-type, call-arg]
     except ValidationError as error:
         raise StartupError("; ".join(_sentences(error))) from None
 
@@ -307,6 +315,17 @@ def _secrets_dir() -> Path | None:
     if not Path(named).is_dir():
         raise StartupError(f"{SECRETS_DIR}: there is no folder {named}")
     return Path(named)
+
+
+def _unknown(secrets: Path | None) -> Iterator[str]:
+    """Name what looks like a setting and is none, variables and files, and what it is nearest to."""
+    nested = (f"LIMITS__{name}".upper() for name in Limits.model_fields)
+    known = [PREFIX + name for name in (*map(str.upper, Settings.model_fields), *nested, *ELSEWHERE)]
+    files = () if secrets is None else (path.name for path in secrets.iterdir())
+    for name in sorted({*os.environ, *files}):
+        if name.upper().startswith(PREFIX) and name.upper() not in known:
+            near = get_close_matches(name.upper(), known, n=1)
+            yield f"{name}: there is no such setting" + (f"; {near[0]} may be meant" if near else "")
 
 
 def _sentences(error: ValidationError) -> list[str]:

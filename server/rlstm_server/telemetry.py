@@ -50,13 +50,16 @@ def tracing(provider: TracerProvider | None) -> TelemetryConfig:
 def provider_of_environment() -> TracerProvider:
     """Send spans where OpenTelemetry's variables say.
 
-    Raises StartupError where the packages for it are not installed.
+    Raises StartupError where the packages for it are not installed, or a variable cannot be used.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        return provider_for(OTLPSpanExporter())
     except ImportError:
         raise StartupError("RLSTM_OTEL: install mogrifier-rlstm[otel] to trace requests") from None
-    return provider_for(OTLPSpanExporter())
+    except ValueError as error:
+        raise StartupError(f"RLSTM_OTEL: {error}") from None
 
 
 def provider_for(exporter: SpanExporter) -> TracerProvider:

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from rlstm_client import Client, _calls, _http
+from rlstm_client import AsyncClient, Client, _calls, _http
 from rlstm_client.errors import (
     CannotConnectError,
     ConnectionLostError,
@@ -26,6 +26,27 @@ def test_a_key_that_no_header_can_carry(key: str) -> None:
     with pytest.raises(RequestError) as caught:
         Client("http://host", api_key=key)
     assert not key or key not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"HTTPS_PROXY": "socks5h://127.0.0.1:1"},
+        {"HTTP_PROXY": "gopher://127.0.0.1:1"},
+        {"ALL_PROXY": "http://127.0.0.1:port"},
+        {"SSL_CERT_FILE": "/no/such/file"},
+    ],
+)
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_an_environment_that_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch, kind: type, variables: dict[str, str]
+) -> None:
+    """It is named, in one line."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RequestError, match=next(iter(variables))) as refused:
+        kind("http://example.org")
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

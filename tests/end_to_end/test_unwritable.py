@@ -18,6 +18,9 @@ PRINTING = {
     "score as json": ["score", "{text}", "--json"],
     "generate": ["generate", "a", "--max-tokens", "5"],
     "watch": ["watch", "{file}", "--all"],
+    "rescore": ["rescore", "{lists}"],
+    "complete": ["complete", "--max-tokens", "3"],
+    "surprisal": ["surprisal", "{file}"],
     "compress": ["compress", "{file}", "--out", "-"],
     "decompress": ["decompress", "{file}.rlz", "--out", "-"],
     "session create": ["session", "create"],
@@ -43,6 +46,9 @@ PLACES = {
     "compress": ["compress", "{file}", "--out", "{missing}"],
     "decompress": ["decompress", "{file}.rlz", "--out", "{missing}"],
     "watch": ["watch", "{file}", "--local", "--model", "{model}", "--state", "{missing}"],
+    "rescore": ["rescore", "{lists}", "--out", "{missing}"],
+    "rescore state": ["rescore", "{lists}", "--local", "--model", "{model}", "--state", "{missing}"],
+    "complete": ["complete", "--local", "--model", "{model}", "--state", "{missing}"],
     "session export": ["session", "export", "{session}", "{missing}"],
     "train": ["train", "tiny", "--corpus", "{corpus}", "--run", "{file}/run", "--steps", "1"],
     "train out": ["train", "tiny", "--corpus", "{corpus}", "--run", "{missing}", "--out", "{file}/x"],
@@ -55,12 +61,14 @@ def given(server, tiny_checkpoint, tmp_path_factory):
     """What the placeholders of the commands stand for."""
     folder = tmp_path_factory.mktemp("given")
     (folder / "text").write_text(TEXT)
+    (folder / "lists").write_text('{"candidates": [{"text": "a"}]}')
     (folder / "corpus").mkdir()
     for split in ("train", "valid", "test"):
         (folder / "corpus" / f"{split}.txt").write_text("It was so. " * 200)
     names = {
         "text": TEXT,
         "file": folder / "text",
+        "lists": folder / "lists",
         "corpus": folder / "corpus",
         "run": folder / "run",
         "missing": folder / "none" / "x",
@@ -83,7 +91,7 @@ def ran(given, *words, **options):
         command,
         env=environment,
         stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
+        input="? a\n",
         cwd=given["file"].parent,
         **options,
     )

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import httpx
 from redis import Redis
-from tests.memory_store import MemoryStore
 
 from rlstm_server.app import create_app
 from rlstm_server.errors import Gone, NotFound, StateCorrupt
 from rlstm_server.settings import Settings
 from rlstm_server.store.base import Position, SessionKey
+from rlstm_server.store.memory_store import MemoryStore
 from rlstm_server.store.redis_client import session_key
 from rlstm_server.store.redis_store import RedisStore
 

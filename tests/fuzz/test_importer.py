@@ -10,7 +10,6 @@ import tracemalloc
 import pytest
 from tests.fuzz.mutations import Parts, mutated
 from tests.fuzz.worlds import KEY
-from tests.memory_store import MemoryStore
 
 from rlstm_server.caller import Caller
 from rlstm_server.engine.copies import read_file
@@ -20,6 +19,7 @@ from rlstm_server.errors import ImportRejected, InternalFault, ServerError
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import AppendRequest, ImportRequest
 from rlstm_server.schemas.wire import Call
+from rlstm_server.store.memory_store import MemoryStore
 
 QUICK = 600
 LONG = int(os.environ.get("RLSTM_IMPORTS", "500000"))

@@ -5,10 +5,10 @@ import hashlib
 import json
 
 import pytest
-from tests.memory_store import MemoryStore
 
 from rlstm_server.app import create_app
 from rlstm_server.settings import Settings
+from rlstm_server.store.memory_store import MemoryStore
 
 schemathesis = pytest.importorskip("schemathesis", reason="the extra `fuzz` is not installed")
 

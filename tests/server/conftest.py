@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from tests.memory_store import MemoryStore
 
 from rlstm_server.app import create_app
 from rlstm_server.logs import AUDIT, LOGGER
 from rlstm_server.settings import Settings
+from rlstm_server.store.memory_store import MemoryStore
 
 from .documented import checks
 

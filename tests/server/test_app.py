@@ -3,12 +3,12 @@ import sys
 
 import httpx
 import pytest
-from tests.memory_store import MemoryStore
 
 from rlstm_server.api.auth import ALL_SCOPES, SCOPES
 from rlstm_server.app import create_app
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings
+from rlstm_server.store.memory_store import MemoryStore
 
 
 def routes(app):

@@ -5,12 +5,14 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 from collections import namedtuple
 
 import pytest
 import typer
 from redis import Redis
+from tests.servers import RLSTM, clean_environment
 from typer.testing import CliRunner
 
 from rlstm_model import native
@@ -86,6 +88,35 @@ def test_a_device_that_is_not_there(examine, monkeypatch):
     assert (code, found["device"].said) == (1, "it was not built")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [
+        ("settings", {"RLSTM_PROT": "1"}),
+        ("settings", {"RLSTM_LIMITS__BODY_BYTE": "4096"}),
+        ("settings", {"WEB_CONCURRENCY": "many"}),
+        ("device", {"RLSTM_INSTRUCTIONS": "sse"}),
+        ("device", {"RLSTM_INSTRUCTIONS": ""}),
+        ("open files", {"RLSTM_LIMITS__CONNECTIONS": "1048576"}),
+        ("audit file", {"RLSTM_AUDIT_FILE": "/no/such/folder/audit"}),
+        ("tracing", {"RLSTM_OTEL": "1", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "many"}),
+        ("keys", {"RLSTM_API_KEYS_FILE": "/no/such/file"}),
+        ("port", {"RLSTM_HOST": "no.such.host.invalid", "RLSTM_API_KEYS": "long-enough"}),
+    ],
+)
+def test_a_server_refuses_what_is_found(tiny_checkpoint, tmp_path, name, variables):
+    """In the same words, in one line; what is not found lets it start: see the test of one that runs."""
+    base = [RLSTM, "serve", tiny_checkpoint, "--port", "0", "--durability", "memory"]
+    environment = clean_environment(RLSTM_DATA_DIR=str(tmp_path)) | variables
+    asked, served = (
+        subprocess.run([*base, *more], env=environment, capture_output=True, text=True, timeout=60)
+        for more in (["--check", "--json"], [])
+    )
+    found = {one["name"]: one for one in json.loads(asked.stdout)["checks"]}
+    assert (asked.returncode, served.returncode, found[name]["status"]) == (1, 1, "fail")
+    assert served.stderr == f"rlstm serve: {found[name]['said']}\n"
+
+
 def raising(error):
     """What raises this whenever it is called."""
 
@@ -103,7 +134,7 @@ def test_a_port_in_use(examine):
         code, found = examine(*NO_STORE, "--port", taken.getsockname()[1])
 
     assert (code, found["port"].status) == (1, "fail")
-    assert "--port" in found["port"].advice
+    assert "--port" in found["port"].said
 
 
 async def _held(folder):

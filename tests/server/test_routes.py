@@ -7,7 +7,8 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route, WebSocketRoute
-from tests.memory_store import MemoryStore
+
+from rlstm_server.store.memory_store import MemoryStore
 
 UNKNOWN = "0" * 32
 OPEN = {

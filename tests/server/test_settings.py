@@ -58,6 +58,19 @@ def test_a_file_that_is_wrong_is_named_without_its_content(monkeypatch, tmp_path
         load_settings()
 
 
+def test_what_looks_like_a_setting_and_is_none_is_named(monkeypatch, tmp_path):
+    """A variable or a file, with the nearest that there is; those that others of ours read are none."""
+    (tmp_path / "rlstm_redis_ulr").write_text("canary")
+    for name, value in (("RLSTM_PROT", "1"), ("RLSTM_SECRETS_DIR", str(tmp_path)), ("RLSTM_URL", "http://x")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StartupError) as refused:
+        load_settings()
+    assert refused.value.detail == (
+        "RLSTM_PROT: there is no such setting; RLSTM_PORT may be meant;"
+        " rlstm_redis_ulr: there is no such setting; RLSTM_REDIS_URL may be meant"
+    )
+
+
 def test_keys_are_split_at_commas(monkeypatch):
     """White space and empty parts between commas are no keys."""
     monkeypatch.setenv("RLSTM_API_KEYS", "first-key, second-key,,")

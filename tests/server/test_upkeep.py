@@ -1,13 +1,12 @@
 import asyncio
 import math
 
-from tests.memory_store import MemoryStore
-
 from rlstm_server import upkeep
 from rlstm_server.engine.engine import metered as measured
 from rlstm_server.errors import StoreUnavailable
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import Usage
+from rlstm_server.store.memory_store import MemoryStore
 
 
 class Store(MemoryStore):

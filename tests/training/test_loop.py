@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from rlstm_training import run as run_module
-from rlstm_training.batches import Batches
-from rlstm_training.config import Averaging
+from rlstm_training.batches import VOCABULARY, Batches
+from rlstm_training.cards import export
+from rlstm_training.config import Averaging, Source
 from rlstm_training.corpora.texts import prepare
 from rlstm_training.evaluation.evaluation import striped_loss
 from rlstm_training.loop import _Loop, train
@@ -76,6 +77,50 @@ def test_the_metrics_hold_the_curve(toy_recipe, toy_texts, tmp_path, trained):
     assert [record["step"] for record in curve if "loss" in record] == [40]
     bits = striped_loss(model, toy_texts.valid["words"][:500]) / torch.log(torch.tensor(2.0)).item()
     assert curve[-1]["valid"]["words"] == pytest.approx(bits)
+
+
+@pytest.fixture
+def edited(toy_recipe, own_folder):
+    """A run of an own corpus at step 20 of 40, and what changes a byte of its text and prepares it again."""
+    recipe = toy_recipe(sources=(Source(corpus=str(own_folder), rows=4),))
+
+    def prepared(split=None):
+        if split is not None:
+            path = own_folder / f"{split}.txt"
+            path.write_bytes(b"?" + path.read_bytes()[1:])
+        return prepare(recipe)
+
+    return recipe, prepared
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_a_run_goes_on_with_other_texts_only_where_it_is_told_to(edited, tmp_path, split):
+    """It names them, and so does the card; no best of another validation text counts; no path is told."""
+    recipe, prepared = edited
+    texts, vocab = prepared()
+    with RunDirectory.open(tmp_path / "run", recipe) as run, pytest.raises(InterruptedError):
+        train(recipe, texts, run, _Stop(21))
+    texts, _ = prepared(split)
+    with RunDirectory.open(tmp_path / "run", recipe) as run:
+        with pytest.raises(RunError, match=rf"own/as_is {split}; --accept-new-corpus"):
+            train(recipe, texts, run)
+        heard = _Record()
+        train(recipe, texts, run, heard, new_texts=True)
+        train(recipe, texts, run)  # the run knows them now
+        export(run, tmp_path / "model", vocab)
+        assert run.newest().header["progress"]["best_step"] == 40
+    told = [each[1] for each in heard.heard if each[0] == "noticed"]
+    assert told[0].startswith("from step 20 on")
+    assert f"\n\nOthers from step 20 on: own/as_is {split}.\n" in (tmp_path / "model/README.md").read_text()
+
+
+def test_no_vocabulary_takes_the_place_of_another(toy_recipe, toy_texts, tmp_path):
+    """However it is asked for: its ids are other tokens."""
+    first, second = (replace(toy_texts, digests={VOCABULARY: name}) for name in "ab")
+    with RunDirectory.open(tmp_path / "run", toy_recipe()) as run:
+        train(toy_recipe(), first, run)
+        with pytest.raises(RunError, match=r"not what it has read: vocabulary$"):
+            train(toy_recipe(), second, run, new_texts=True)
 
 
 def _assert_same_weights(first, second):

@@ -13,10 +13,10 @@ Shape suffixes: T time, B batch rows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -29,17 +29,21 @@ Ids = NDArray[np.int64] | NDArray[np.uint8]
 
 ALL = slice(None)
 
+VOCABULARY: Final = "vocabulary"
+"""Its name among digests."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Texts:
     """What a run reads: (ids, rows) for each source, named validation texts, and the token that ends a line.
 
-    ``eos_id`` is only needed for jitter.
+    ``eos_id`` is only needed for jitter. ``digests`` tell each text, and the vocabulary, from any other.
     """
 
     train: Sequence[tuple[Ids, int]]
     valid: Mapping[str, Ids]
     eos_id: int | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 class Batches:

@@ -40,19 +40,32 @@ def export(run: RunDirectory, folder: Path, vocab: Vocab, *, dtype: StoredDtype 
     weights = {n.removeprefix(prefix): t for n, t in saved.tensors.items() if n.startswith(prefix)}
     model.load_state_dict(weights)
     valid = [each["valid"] for each in run.metrics() if "valid" in each and each["step"] <= saved.step]
-    card = model_card(recipe, steps=saved.step, valid=valid[-1] if valid else {})
+    new_texts = saved.header.get("new_texts", ())
+    card = model_card(recipe, steps=saved.step, valid=valid[-1] if valid else {}, new_texts=new_texts)
     save(folder, model.parameter_arrays, vocab, dtype=dtype, card=card)
     return model
 
 
-def model_card(recipe: Recipe, *, steps: int, valid: Mapping[str, float], folder: Path | None = None) -> str:
+def model_card(
+    recipe: Recipe,
+    *,
+    steps: int,
+    valid: Mapping[str, float],
+    new_texts: Sequence[Mapping[str, Any]] = (),
+    folder: Path | None = None,
+) -> str:
     """The card of a model trained by ``recipe``, in the form that model hubs read (YAML, then Markdown).
 
-    ``valid`` holds bits per token by text, read in stripes. Raises CorpusError for a corpus that is gone.
+    ``valid`` holds bits per token by text, read in stripes; ``new_texts`` says from which step on which texts
+    were no longer what they had been. Raises CorpusError for a corpus that is gone.
     """
     model, corpora = recipe.model, recipe.corpora
     data = "".join(_data_row(recipe, corpus, folder) for corpus in corpora)
     results = "".join(f"| {_short(name)} | {bits:.3f} |\n" for name, bits in valid.items())
+    later = "".join(
+        f"\nOthers from step {change['step']:,} on: {', '.join(map(_short, change['texts']))}.\n"
+        for change in new_texts
+    )
     mogrifier = f"{model.mogrifier_rounds} mogrifier rounds of rank {model.mogrifier_rank or 'full'}"
     return f"""{_front_matter(corpora, folder)}
 
@@ -68,7 +81,7 @@ Recipe `{recipe.name}`: {steps:,} steps of {recipe.tokens_per_step:,} tokens ({r
 
 | text | rows by form | licence |
 | --- | --- | --- |
-{data}
+{data}{later}
 ## Results
 
 Bits per token of the beginning of each validation text, read in stripes:

@@ -16,11 +16,11 @@ import torch
 
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.averaging import Evaluated
-from rlstm_training.batches import Texts
+from rlstm_training.batches import VOCABULARY, Texts
 from rlstm_training.config import Recipe
 from rlstm_training.ranks import ALONE, Ranks
 from rlstm_training.reporting import Reporter
-from rlstm_training.run import Diverged, RunDirectory, RunError
+from rlstm_training.run import Diverged, RunDirectory, RunError, Saved
 from rlstm_training.trainer import CPU, Trainer
 
 LOG_EVERY = 50
@@ -83,8 +83,11 @@ class _Clock:
 class _Loop:
     """A trainer, its run directory, and what is known of its progress."""
 
-    def __init__(self, trainer: Trainer, run: RunDirectory, reporters: Sequence[Reporter]) -> None:
+    def __init__(
+        self, trainer: Trainer, run: RunDirectory, reporters: Sequence[Reporter], *, new_texts: bool = False
+    ) -> None:
         self.trainer = trainer
+        self._accepts, self._new_texts = new_texts, list[dict[str, Any]]()
         self.recipe = trainer.recipe
         self._run = run
         self._reporters = reporters
@@ -104,12 +107,34 @@ class _Loop:
                 self._notice(f"{damage}; going back to step {saved.step}")
             self.trainer.restore(saved.tensors, saved.header["average"], saved.step)
             self._progress = Progress(**saved.header["progress"])
+            self._check_texts(saved)
             self._reported = saved.header["reported"]
             self._losses = saved.header["losses"]
             self._clock.before = saved.header["seconds"]
             self.finished = saved.header["finished"]
         for reporter in self._reporters:
             reporter.started(self.trainer.step, self.recipe.steps)
+
+    def _check_texts(self, saved: Saved) -> None:
+        """Refuse other texts than those of the steps so far, unless they were asked for.
+
+        No vocabulary may take the place of another: its ids mean other tokens.
+        """
+        now = self.trainer.texts.digests
+        before = saved.header.get("texts", now)
+        self._new_texts = [*saved.header.get("new_texts", [])]
+        other = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        if not other:
+            return
+        if VOCABULARY in other or not self._accepts:
+            way = (
+                "" if VOCABULARY in other else "; --accept-new-corpus goes on with them, and the card says so"
+            )
+            raise RunError(f"{self._run.folder}: these are not what it has read: {', '.join(other)}{way}")
+        self._new_texts.append({"step": saved.step, "texts": other})
+        self._notice(f"from step {saved.step} on these are new: {', '.join(other)}")
+        if any(name.endswith(" valid") for name in other):  # the best so far was the best on another text
+            self._progress = replace(self._progress, best_step=0, best_loss=math.inf, since=0)
 
     def _agree_on(self, step: int) -> None:
         """All ranks go on after ``step``, and what is written of later ones is forgotten."""
@@ -221,6 +246,8 @@ class _Loop:
             "reported": self._reported,
             "seconds": self._clock.seconds,
             "finished": self.finished,
+            "texts": dict(self.trainer.texts.digests),
+            "new_texts": self._new_texts,
         }
         self._run.save(self.trainer.step, tensors, header, best_step=self._progress.best_step)
 
@@ -232,14 +259,16 @@ def train(
     *reporters: Reporter,
     device: torch.device = CPU,
     ranks: Ranks = ALONE,
+    new_texts: bool = False,
 ) -> LanguageModel:
     """Run ``recipe`` to its end, from the newest whole checkpoint if there is one.
 
+    ``new_texts`` allows other texts than those of the steps so far; the run says so.
     Returns the model with its raw last weights; the best ones are in the run.
-    Raises RunError when all checkpoints are damaged or the disk refuses; Diverged, which is one, when the run
-    diverges for good.
+    Raises RunError for other texts, when all checkpoints are damaged or the disk refuses; Diverged, which is
+    one, when the run diverges for good.
     """
-    loop = _Loop(Trainer(recipe, texts, device, ranks), run, reporters)
+    loop = _Loop(Trainer(recipe, texts, device, ranks), run, reporters, new_texts=new_texts)
     loop.resume()
     while not loop.finished:
         loop.advance()

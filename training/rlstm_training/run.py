@@ -10,7 +10,6 @@ A checkpoint is written beside its place and renamed into it, so it is whole or 
 and the best that each of them knows of: a run that goes on from either finds the best it had then.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -19,8 +18,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, Final, Self
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -30,6 +30,9 @@ from rlstm_training.config import Recipe
 
 RECIPE, METRICS = "recipe.json", "metrics.jsonl"
 KEPT_CHECKPOINTS = 2
+
+LOOK_SECONDS: Final = 0.5
+"""How long a lock may be held by one who only looks whether a run is in use."""
 
 
 class RunError(Exception):
@@ -57,7 +60,7 @@ class RunDirectory:
         self.folder, self.tensorboard = folder, folder / "tensorboard"
         self._recipe_path, self._metrics_path = folder / RECIPE, folder / METRICS
         self._checkpoints, self._lock_path = folder / "checkpoints", folder / "lock"
-        self._lock: TextIO | None = None
+        self._lock = FileLock(self._lock_path, is_singleton=False, thread_local=False)
 
     @classmethod
     def open(cls, folder: Path, recipe: Recipe) -> Self:
@@ -84,9 +87,7 @@ class RunDirectory:
 
     def close(self) -> None:
         """Let other processes have the run."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._lock.release(force=True)
 
     def __enter__(self) -> Self:
         return self
@@ -227,15 +228,13 @@ class RunDirectory:
     @property
     def in_use(self) -> bool:
         """Whether a process has the run open."""
-        try:
-            with self._lock_path.open() as lock:
-                # Shared, so that two who look do not see each other; let go at once by the close.
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
+        if not self._lock_path.exists():
             return False
-        except BlockingIOError:
+        try:
+            with FileLock(self._lock_path, timeout=0, is_singleton=False):
+                return False
+        except Timeout:
             return True
-        return False
 
     def _refuse_foreign(self) -> None:
         if self.folder.exists() and not self.folder.is_dir():
@@ -254,12 +253,10 @@ class RunDirectory:
             raise RunError(f"{self._recipe_path} is the recipe of another run: {', '.join(names)} differ")
 
     def _acquire(self) -> None:
-        """The kernel lets go of the lock when its process ends, however it ends."""
-        self._lock = self._lock_path.open("a")
+        """The system lets go of the lock when its process ends, however it ends."""
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
+            self._lock.acquire(timeout=LOOK_SECONDS)
+        except Timeout:
             raise RunError(f"{self.folder} is being trained by another process") from None
 
 

@@ -13,7 +13,6 @@ The ranges are the paper's (Melis et al. 2020, appendix, as Melis 2022 used them
 §3); its dropout between layers is the cells', and T_max of the Chrono initialisation joins.
 """
 
-import fcntl
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -26,6 +25,7 @@ import numpy as np
 import optuna
 import torch
 import typer
+from filelock import FileLock
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import MedianPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
@@ -319,9 +319,8 @@ class Study:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Nobody else hands out or closes a draw; the kernel lets go of the lock however a process ends."""
-    with _storage_errors(file), (file.with_suffix("") / "lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """Nobody else hands out or closes a draw; the system lets go of the lock however a process ends."""
+    with _storage_errors(file), FileLock(file.with_suffix("") / "lock"):
         yield
 
 

@@ -29,6 +29,7 @@ FAILURES: Final = (httpx.HTTPError, httpx.StreamError)
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 DEFAULT_TIMEOUT: Final = 600.0
 CONNECT_SECONDS: Final = 5.0
+_ENVIRONMENT: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _NOTHING_WAS_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 
 
@@ -44,13 +45,17 @@ def make(
     if api_key is not None:
         headers["Authorization"] = f"Bearer {_checked_key(api_key)}"
     connect = CONNECT_SECONDS if timeout is None else min(timeout, CONNECT_SECONDS)
-    return kind(
-        base_url=base_url,
-        headers=headers,
-        timeout=httpx.Timeout(timeout, connect=connect),
-        trust_env=not _is_loopback(base_url.host),  # no proxy reaches this machine's own loopback
-        transport=transport,
-    )
+    try:
+        return kind(
+            base_url=base_url,
+            headers=headers,
+            timeout=httpx.Timeout(timeout, connect=connect),
+            trust_env=not _is_loopback(base_url.host),  # no proxy reaches this machine's own loopback
+            transport=transport,
+        )
+    except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+        names = [name for name in os.environ if name.upper() in _ENVIRONMENT]
+        raise RequestError(f"the environment ({', '.join(names)}) cannot be used: {error}") from error
 
 
 def request(client: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.Request:

@@ -206,6 +206,7 @@ def _address(array: NDArray[Any] | None, dtype: type, size: int) -> int | None:
 
 
 _threads: list[int] = []
+MAX_THREADS: Final = 1_024
 
 
 def set_threads(threads: int) -> None:
@@ -216,12 +217,19 @@ def set_threads(threads: int) -> None:
 def pool(threads: int | None = None) -> Pool:
     """The pool of so many threads that this process shares.
 
-    None is what :func:`set_threads` said, or RLSTM_THREADS, or one for each core.
+    None is what :func:`set_threads` said, or RLSTM_THREADS, or one for each core. Raises NativeUnavailable.
     """
     if threads is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        threads = next(iter(_threads), 0) or int(os.environ.get("RLSTM_THREADS", 0)) or cores
+        threads = next(iter(_threads), 0) or _asked() or cores
     return _pool(threads)
+
+
+def _asked() -> int:
+    said = os.environ.get("RLSTM_THREADS") or "0"
+    if not said.isdecimal() or int(said) > MAX_THREADS:
+        raise NativeUnavailable(f"RLSTM_THREADS: 1 to {MAX_THREADS:,}, not {said!r}")
+    return int(said)
 
 
 @cache

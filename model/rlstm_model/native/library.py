@@ -1,7 +1,7 @@
 """The built library, found beside this file, and whether it is that of the sources beside it.
 
-RLSTM_NATIVE names another one, such as one with sanitizers. The build backend (`hatch_build.py`) runs this
-file alone, so it imports nothing of the package.
+RLSTM_NATIVE names another one, such as one with sanitizers; RLSTM_INSTRUCTIONS asks for one of its sets of
+instructions. The build backend (`hatch_build.py`) runs this file alone, so it imports nothing of the package.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ AGAIN: Final = f"run `{_INSTALL}`, or in a checkout `make install`"
 
 
 class NativeUnavailable(ImportError):
-    """The native core was not built when the distribution was installed, or of other sources."""
+    """The native core was not built when the distribution was installed, or not as it is asked for."""
 
 
 def digest(sources: Path) -> str:
@@ -66,6 +66,10 @@ def library() -> ctypes.CDLL:
         c_int32,
     ]
     loaded.rl_identity.restype = loaded.rl_instructions.restype = c_char_p
+    wanted = os.environ.get("RLSTM_INSTRUCTIONS")
+    if wanted is not None and wanted != bytes(loaded.rl_instructions()).decode():
+        sets = "avx512, avx2, neon or portable"
+        raise NativeUnavailable(f"RLSTM_INSTRUCTIONS: {sets}, of what this processor has, not {wanted!r}")
     return loaded
 
 

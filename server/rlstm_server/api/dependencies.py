@@ -70,6 +70,7 @@ class RequestContext:
         self.limits = self.services.settings.limits
         self.trace = trace_of(scope)
         self.principal: Principal = scope[PRINCIPAL]
+        self.path: str = scope["path"]
         if scope["type"] == "http":
             self.held: Exchange = scope[HELD]
         if session:

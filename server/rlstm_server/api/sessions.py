@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
@@ -14,6 +15,7 @@ from rlstm_server.api.dependencies import (
     CopyingDep,
     KeyedDep,
     MinVersion,
+    RequestContext,
     ResumingDep,
     SnapshotDep,
 )
@@ -72,7 +74,7 @@ TTLSeconds = Annotated[
 
 async def create(body: CreateSession, context: KeyedDep) -> Response:
     """Make a session; a first text is appended at once."""
-    return await _made(await context.engine.create_session(body.by(context.call)), body.unit)
+    return await _made(context, await context.engine.create_session(body.by(context.call)), body.unit)
 
 
 async def listing(
@@ -146,14 +148,16 @@ async def _changed(answer: ChangeAnswer) -> Response:
     return await respond(answer, version=answer.info.version)
 
 
-async def _made(made: CreatedSession, unit: Unit = "nats") -> Response:
+async def _made(context: RequestContext, made: CreatedSession, unit: Unit = "nats") -> Response:
+    context.trace.made = made.info.id
+    place = posixpath.relpath(f"/sessions/{made.info.id}", posixpath.dirname(context.path))
     return await respond(
         made,
         unit=unit,
         tokens=0 if made.append is None else made.append.length,
         version=made.info.version,
         status=201,
-        headers={"location": f"/sessions/{made.info.id}"},
+        headers={"location": place},  # wherever a proxy has put the routes
     )
 
 
@@ -188,7 +192,7 @@ async def restore(body: RestoreRequest, context: ChangingDep) -> Response:
 
 async def fork(body: ForkRequest, context: CopyingDep) -> Response:
     """Make an independent copy of a session, as it is or as it was at a named snapshot."""
-    return await _made(await context.engine.fork(body.by(context.call)))
+    return await _made(context, await context.engine.fork(body.by(context.call)))
 
 
 async def export(context: AskingDep, min_version: MinVersion = None) -> Response:
@@ -211,7 +215,7 @@ async def import_session(
     """Make a session of an exported file; it gets an id of its own."""
     check_octets(request.headers.getlist("content-type"))
     asked = ImportRequest(call=context.call, data=await request.body(), name=name, ttl_seconds=ttl_seconds)
-    return await _made(await context.engine.import_session(asked))
+    return await _made(context, await context.engine.import_session(asked))
 
 
 # ---- all routes -------------------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ from rlstm_server.telemetry import SESSION_ID as SPAN_SESSION_ID
 KEY = "rlstm.trace"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 SESSION_ID = re.compile(r"[a-z0-9]{1,64}")
-MADE = re.compile(r"/sessions/([a-z0-9]{1,64})")
 VERSION = re.compile(r'"([0-9]{1,18})"')
 Face = Literal["native", "openai"]
 """In whose words a request is answered: our own, or those that clients of OpenAI's interface know."""
@@ -264,18 +263,13 @@ class TracingLayer:
 
 
 def _begin_answer(message: Message, trace: Trace) -> None:
-    """Add headers to an answer, name the request in its span, and learn what the answer tells of.
-
-    That is the session that it made, and the version of a session.
-    """
+    """Add headers to an answer, name the request in its span, and learn the version that it tells of."""
     trace.status = message.get("status", SWITCHED)
     span = get_current_span()
     span.set_attribute(SPAN_REQUEST_ID, trace.request_id)
     if trace.session_id is not None:
         span.set_attribute(SPAN_SESSION_ID, trace.session_id)
     headers = MutableHeaders(scope=message)
-    if made := MADE.fullmatch(headers.get("location", "")):
-        trace.made = made[1]
     if tag := VERSION.fullmatch(headers.get("etag", "")):
         trace.version = int(tag[1])
     headers["x-request-id"] = trace.request_id

@@ -14,7 +14,6 @@ possible (macOS), or while it is still dying, the next owner finds it through st
 """
 
 import asyncio
-import fcntl
 import json
 import logging
 import os
@@ -26,6 +25,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
@@ -33,14 +33,22 @@ from redis.exceptions import RedisError
 
 from rlstm_server.errors import ServerError, StartupError
 from rlstm_server.logs import LOGGER
+from rlstm_server.store.memory_store import quarter_of_memory
 from rlstm_server.store.redis_client import RedisLink
 from rlstm_server.store.redis_server import LOADING
 
-_CONTAINER_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
+_UNIX: Final = find_spec("fcntl") is not None  # there is no Valkey for Windows
+if _UNIX:
+    import fcntl
+
 _POLL_S: Final = 0.01
 _QUIET_LOADING_S: Final = 1.0  # loading that takes longer is told
 _LOG_ROTATE_BYTES: Final = 1 << 20
 _SOCKET_PATH_BYTES: Final = 107
+_NONE_HERE: Final = (
+    "no store to embed here: set RLSTM_REDIS_URL to a Redis 7 or Valkey server, or keep nothing beyond the"
+    " server's end with --durability memory"
+)
 
 # Asks for the signal, then becomes the store. A fresh interpreter does it, since Python code between fork and
 # exec can deadlock in a threaded process. The parent may die before prctl: then nobody would send the signal.
@@ -64,7 +72,6 @@ class _Record(NamedTuple):
 class EmbeddedValkey:
     """A Valkey server on `data_dir`, reachable at `url` between `start` and `stop`.
 
-    data_dir           None: nothing is written, and all is forgotten when it ends
     maxmemory_bytes    its limit; a quarter of the machine's memory by default
     binary             another server program (Valkey or Redis 7); `find_binary` gives the default
     start_timeout_s    how long it may take to answer; while it loads its data it has all the time
@@ -72,15 +79,14 @@ class EmbeddedValkey:
 
     def __init__(
         self,
-        data_dir: Path | None,
+        data_dir: Path,
         *,
         maxmemory_bytes: int | None = None,
         binary: Path | None = None,
         start_timeout_s: float = 60.0,
     ) -> None:
-        self._is_kept = data_dir is not None
-        self._data_dir = Path() if data_dir is None else data_dir.absolute()
-        self._maxmemory_bytes = maxmemory_bytes or _quarter_of_memory()
+        self._data_dir = data_dir.absolute()
+        self._maxmemory_bytes = maxmemory_bytes or quarter_of_memory()
         self._binary = binary
         self._start_timeout_s = start_timeout_s
         self._lock: int | None = None
@@ -142,27 +148,22 @@ class EmbeddedValkey:
             await asyncio.sleep(every_s)
 
     async def stop(self, *, timeout_s: float = 10.0) -> None:
-        """End the server properly, then give the folder back. Does nothing when it is not running.
-
-        One that keeps nothing is killed.
-        """
+        """End the server properly, then give the folder back. Does nothing when it is not running."""
         process, self._process = self._process, None
         if process is not None:
-            await _terminate(process, timeout_s if self._is_kept else 0.0)
+            await _terminate(process, timeout_s)
         if self._socket is not None:
             shutil.rmtree(self._socket.parent, ignore_errors=True)
             self._socket = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-        if not self._is_kept and self._data_dir != Path():
-            shutil.rmtree(self._data_dir, ignore_errors=True)
 
     def _take_lock(self) -> None:
+        if not _UNIX:
+            raise StartupError(_NONE_HERE)
         if self._lock is not None:
             raise StartupError("the embedded store is started already")
-        if not self._is_kept:
-            self._data_dir = Path(tempfile.mkdtemp(prefix="rlstm-memory-"))
         try:
             self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self._data_dir / "valkey").mkdir(mode=0o700, exist_ok=True)
@@ -265,7 +266,7 @@ class EmbeddedValkey:
             "daemonize": "no",
             "loglevel": "notice",
             "save": "",
-            "appendonly": "yes" if self._is_kept else "no",
+            "appendonly": "yes",
             "appendfsync": "always",
             "no-appendfsync-on-rewrite": "no",
             "auto-aof-rewrite-min-size": "64mb",
@@ -360,6 +361,8 @@ def _socket_path() -> Path:
 
 def holder_of(data_dir: Path) -> str | None:
     """Name the process that holds a data folder; None where nobody does, or where it cannot be seen."""
+    if not _UNIX:
+        return None
     try:
         lock = os.open(data_dir / "lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -378,13 +381,5 @@ def find_binary() -> Path:
                 return Path(str(file.locate()))
     found = shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
-        raise StartupError("no store to embed here: set RLSTM_REDIS_URL to a Redis 7 or Valkey server")
+        raise StartupError(_NONE_HERE)
     return Path(found)
-
-
-def _quarter_of_memory() -> int:
-    """A quarter of the machine's memory or, in a container that has less, of the container's."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # there is none, or it says "max"
-        memory = min(memory, int(_CONTAINER_LIMIT.read_text()))
-    return memory // 4

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+import redis
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -29,6 +30,11 @@ from redis.backoff import NoBackoff
 from rlstm_server.errors import StartupError
 
 Kind = Literal["server", "sentinel", "cluster"]
+
+_UNTOLD: Final[Mapping[str, None]] = (
+    {"driver_info": None} if hasattr(redis, "DriverInfo") else {"lib_name": None, "lib_version": None}
+)
+"""No command to tell the server which library calls, as redis-py 7.1 and those before it are told so."""
 
 _KINDS: Final[Mapping[str, tuple[Kind, bool]]] = {
     "redis": ("server", False),
@@ -84,7 +90,7 @@ class Address:
             "socket_connect_timeout": None,
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,
-            "driver_info": None,
+            **_UNTOLD,
         }
 
     @property

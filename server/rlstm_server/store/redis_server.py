@@ -22,12 +22,16 @@ from redis.exceptions import (
     AskError,
     AuthenticationError,
     BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
     NoPermissionError,
     OutOfMemoryError,
+    ReadOnlyError,
     RedisClusterException,
     RedisError,
     ResponseError,
     SlotNotCoveredError,
+    TryAgainError,
 )
 
 from rlstm_server.errors import InternalError, ServerError, StoreFull, StoreUnavailable
@@ -42,6 +46,14 @@ SLOTS: Final = 16_384
 """Of a cluster."""
 LOADING: Final = "the store is loading its data"
 """What is said of a store that has started and does not answer yet."""
+
+_WORDS: Final = {
+    ReadOnlyError: "READONLY",
+    MasterDownError: "MASTERDOWN",
+    ClusterDownError: "CLUSTERDOWN",
+    TryAgainError: "TRYAGAIN",
+}
+"""First words of refusals, which redis-py before 7.4 leaves out of an error's text."""
 
 _ELSEWHERE: Final = frozenset({"READONLY", "MASTERDOWN", "CLUSTERDOWN"})
 _PASSING: Final = frozenset({"TRYAGAIN"})
@@ -209,7 +221,7 @@ def unreachable(error: Exception) -> NotApplied:
 def _refusal(error: RedisError) -> NotApplied:
     """Name what the server refused. Its text can hold arguments, so only its first word is passed on."""
     text = str(error)
-    word = getattr(error, "status_code", None) or text.split(" ", 1)[0]
+    word = next((word for kind, word in _WORDS.items() if isinstance(error, kind)), text.split(" ", 1)[0])
     if isinstance(error, AskError):
         reason = StoreUnavailable("the store is a cluster whose servers do not agree where a session is")
         return NotApplied(reason, redirect=error)

@@ -1,7 +1,6 @@
 """`rlstm compress` and `rlstm decompress`: files, pipes, and whatever goes wrong with them."""
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -194,15 +193,16 @@ def test_a_closed_pipe_is_quiet(tiny_checkpoint: Path) -> None:
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
-def _small_files_only() -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-
-
 def test_a_disk_that_takes_no_more(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """One line, and no half file is left."""
+    resource = pytest.importorskip("resource")
     (tmp_path / "tale").write_bytes(CONTENT)
-    ended = piped("compress", "tale", "--model", tiny_checkpoint, cwd=tmp_path, preexec_fn=_small_files_only)
+
+    def small_files_only() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+    ended = piped("compress", "tale", "--model", tiny_checkpoint, cwd=tmp_path, preexec_fn=small_files_only)
     assert (ended.returncode, ended.stdout) == (2, b"")
     assert ended.stderr == b"rlstm: the output: File too large\n"
     assert files(tmp_path) == {"tale"}

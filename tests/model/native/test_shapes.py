@@ -285,4 +285,6 @@ def test_nothing_is_read_or_written_outside_of_its_buffers(checked_library, inst
         text=True,
         check=False,
     )
+    if "RLSTM_INSTRUCTIONS: " in done.stdout:
+        pytest.skip(f"this processor has no {instructions}")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

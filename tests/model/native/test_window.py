@@ -209,8 +209,10 @@ def test_instruction_sets_of_one_identity_have_the_same_bits():
             env={**os.environ, "RLSTM_INSTRUCTIONS": name},
             capture_output=True,
             text=True,
-            check=True,
+            check=False,
         )
+        if "RLSTM_INSTRUCTIONS" in result.stderr:  # the processor has no such set
+            continue
         chosen, identity, bits = result.stdout.split()
         seen.setdefault(identity, {})[chosen] = bits
     for identity, by_set in seen.items():

@@ -12,13 +12,13 @@ from unittest import mock
 
 from redis.asyncio.retry import Retry
 from simulated import mutations as simulated
-from tests.memory_store import History
 
 from rlstm_server.api import auth, document, limits
 from rlstm_server.caller import TokenBucket
 from rlstm_server.engine import copies, quotas, session, state
 from rlstm_server.store import redis_address, redis_check
 from rlstm_server.store.embedded import EmbeddedValkey
+from rlstm_server.store.memory_store import History
 from rlstm_server.store.redis_server import RedisServer
 
 Patch = Callable[[], AbstractContextManager[Any]]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.memory_store import MemoryStore
 
 from rlstm_server.errors import StoreUnavailable
+from rlstm_server.store.memory_store import MemoryStore
 
 TEXT = "It was the best of times, it was the worst of times. "
 

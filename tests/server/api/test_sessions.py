@@ -1,9 +1,11 @@
 """Sessions over HTTP: every change has a version, a key and a condition. What each does the engine proves."""
 
 import math
+from urllib.parse import urljoin
 
 import pytest
-from tests.memory_store import MemoryStore
+
+from rlstm_server.store.memory_store import MemoryStore
 
 TEXT = "It was the best of times, it was the worst of times. "
 PROBE = {"candidates": [{"text": "the age of wisdom"}]}
@@ -170,9 +172,21 @@ async def test_a_repeated_create_makes_one_session(client):
     answers = [await client.post("/sessions", json={}, headers=key) for _ in range(2)]
     first, again = (answer.json() for answer in answers)
     assert again == first | {"replayed": True}
-    assert answers[0].headers["location"] == f"/sessions/{first['id']}"
     assert answers[0].headers["etag"] == '"0"'
     assert len((await ask(client, 200, "GET", "/sessions"))["sessions"]) == 1
+
+
+async def test_where_a_session_is_is_told_from_where_it_was_asked_for(client):
+    """So that it is right behind a proxy that puts a prefix before every path."""
+    made = await client.post("/sessions", json={})
+    place = f"/sessions/{made.json()['id']}"
+    forked = await client.post(f"{place}/fork", json={})
+    file = (await client.get(f"{place}/export")).content
+    imported = await client.post("/sessions/import", content=file, headers=OCTETS)
+    for answer in (made, forked, imported):
+        asked = f"https://example.org/model{answer.request.url.path}"
+        found = urljoin(asked, answer.headers["location"])
+        assert found == f"https://example.org/model/sessions/{answer.json()['id']}"
 
 
 async def test_a_session_that_has_ended_is_gone_everywhere(serve):

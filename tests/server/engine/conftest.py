@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.memory_store import MemoryStore
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.adaptation.batch import run_batch
@@ -25,6 +24,7 @@ from rlstm_server.schemas.generation import EndEvent, GenerateRequest
 from rlstm_server.schemas.sessions import AppendRequest, Candidate, CandidatesRequest, CreateSession
 from rlstm_server.schemas.text import AdaptationRequest, ScoreItem
 from rlstm_server.schemas.wire import Call
+from rlstm_server.store.memory_store import MemoryStore
 
 SEGMENT = 5
 

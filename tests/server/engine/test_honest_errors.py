@@ -4,7 +4,6 @@ import asyncio
 import time
 
 import pytest
-from tests.memory_store import MemoryStore
 
 from rlstm_server.caller import Caller, Quota, TokenBucket
 from rlstm_server.errors import (
@@ -21,6 +20,7 @@ from rlstm_server.errors import (
 from rlstm_server.schemas.sessions import CreateSession
 from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import Replayed, SessionKey
+from rlstm_server.store.memory_store import MemoryStore
 
 
 class Fickle(MemoryStore):

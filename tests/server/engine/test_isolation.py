@@ -6,13 +6,13 @@ import random
 from dataclasses import replace
 
 import pytest
-from tests.memory_store import MemoryStore
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.text import AdaptationRequest
 from rlstm_server.store.base import SessionKey
+from rlstm_server.store.memory_store import MemoryStore
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
 

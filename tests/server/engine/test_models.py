@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.memory_store import MemoryStore
 
 from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.state import ExpertConfig
@@ -18,6 +17,7 @@ from rlstm_server.errors import IdempotencyMismatch, InvalidField, ModelMismatch
 from rlstm_server.schemas.generation import EndEvent, SessionGenerate
 from rlstm_server.schemas.sessions import CreateSession, ForkRequest, ImportRequest
 from rlstm_server.schemas.text import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest, ScoreRequest
+from rlstm_server.store.memory_store import MemoryStore
 
 # ---- what can be chosen, and what it takes ----------------------------------------------------------------
 

@@ -5,7 +5,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.memory_store import MemoryStore
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.caller import Quota, TokenBucket
@@ -17,6 +16,7 @@ from rlstm_server.schemas.generation import EndEvent, TokenEvent
 from rlstm_server.schemas.sessions import CreateSession, SnapshotRequest
 from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import SessionKey
+from rlstm_server.store.memory_store import MemoryStore
 
 # ---- tokens a second --------------------------------------------------------------------------------------
 

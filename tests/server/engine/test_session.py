@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from tests.memory_store import MemoryStore
 
 from rlstm_server.errors import Conflict, Draining, InFlight, OutcomeUnknown, Overloaded, StoreUnavailable
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import Limits, Stale
+from rlstm_server.store.memory_store import MemoryStore
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
 

@@ -4,7 +4,6 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
-from tests.memory_store import MemoryStore
 
 from rlstm_server.engine.stream import CHUNK, COMMITTED_TOKENS
 from rlstm_server.errors import (
@@ -20,6 +19,7 @@ from rlstm_server.errors import (
 from rlstm_server.schemas.generation import EndEvent, SessionGenerate
 from rlstm_server.schemas.text import EngineLimits
 from rlstm_server.store.base import Limits
+from rlstm_server.store.memory_store import MemoryStore
 
 # ---- texts that break off and go on -----------------------------------------------------------------------
 

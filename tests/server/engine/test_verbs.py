@@ -1,7 +1,6 @@
 """Snapshots, forks, files and ends of sessions: on either store, through any replica."""
 
 import pytest
-from tests.memory_store import MemoryStore
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.errors import Gone, IdempotencyMismatch, NotFound
@@ -13,6 +12,7 @@ from rlstm_server.schemas.sessions import (
     UpdateRequest,
 )
 from rlstm_server.store.embedded import EmbeddedValkey
+from rlstm_server.store.memory_store import MemoryStore
 from rlstm_server.store.redis_store import RedisStore
 
 TEXT = "once upon a time there was a text "

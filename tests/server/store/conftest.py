@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from tests.memory_store import MemoryStore
 
 from rlstm_server.store.base import (
     Commit,
@@ -26,6 +25,7 @@ from rlstm_server.store.base import (
     new_session_id,
 )
 from rlstm_server.store.embedded import EmbeddedValkey
+from rlstm_server.store.memory_store import MemoryStore
 from rlstm_server.store.redis_store import RedisStore
 
 from .proxy import FaultyProxy

@@ -14,10 +14,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.memory_store import MemoryStore
 
 from rlstm_server.errors import ServerError
 from rlstm_server.store.base import Committed, Created, Limits, Position, SessionKey
+from rlstm_server.store.memory_store import MemoryStore
 
 from .conftest import redis_kit
 

@@ -187,25 +187,3 @@ def test_a_program_is_found_or_asked_for(monkeypatch, tmp_path):
     (tmp_path / "redis-server").unlink()
     with pytest.raises(StartupError, match="RLSTM_REDIS_URL"):
         find_binary()
-
-
-async def test_without_a_folder_nothing_is_written(build):
-    """Durability memory: a Valkey without a file, that says so, and leaves nothing behind."""
-    server = EmbeddedValkey(None, maxmemory_bytes=64 << 20)
-    await server.start()
-    folder = server._data_dir
-    store = RedisStore(server.url, durability="memory", allow_weaker=True, shared=False)
-    await store.check()
-    key, start = await build.session(store)
-    await store.commit(build.commit(key, start))
-
-    assert store.durability == "memory"
-    assert not list((folder / "valkey").iterdir())
-    watch = asyncio.create_task(server.supervise(store.check, every_s=0.05))
-    os.kill(server.pid, signal.SIGKILL)
-    assert await once_there(lambda: build.session(store))  # empty, with its functions
-    watch.cancel()
-    await asyncio.wait([watch])
-    await store.close()
-    await server.stop()
-    assert not folder.exists()

@@ -1,10 +1,10 @@
 """What only the store in memory has: a limit of its own."""
 
 import pytest
-from tests.memory_store import MemoryStore
 
 from rlstm_server.errors import StoreFull
 from rlstm_server.store.base import Committed, Created, Replayed
+from rlstm_server.store.memory_store import MemoryStore
 
 
 async def test_a_full_store_refuses_before_anything_changed(build):

@@ -9,13 +9,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from tests.memory_store import History, MemoryStore
-
 from rlstm_server.engine import session
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.state import SessionCache, SessionCopy
 from rlstm_server.errors import Gone, NotFound
 from rlstm_server.store.base import Commit, CommitOutcome, Committed, Replayed, SessionKey, new_operation_id
+from rlstm_server.store.memory_store import History, MemoryStore
 
 Mutation = Callable[[], AbstractContextManager[None]]
 

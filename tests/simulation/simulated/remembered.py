@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from tests.memory_store import MemoryStore
-
 from rlstm_server.store.base import SessionKey
+from rlstm_server.store.memory_store import MemoryStore
 from simulated.account import Account, is_state
 from simulated.replica import Replica
 from simulated.storage import Applied

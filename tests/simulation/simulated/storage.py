@@ -8,8 +8,6 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.memory_store import MemoryStore
-
 from rlstm_server.store.base import (
     Commit,
     Committed,
@@ -21,6 +19,7 @@ from rlstm_server.store.base import (
     Position,
     SessionKey,
 )
+from rlstm_server.store.memory_store import MemoryStore
 from simulated.loop import SimulatedLoop
 from simulated.told import Attempt
 

@@ -47,6 +47,10 @@ def train(
     rate: Annotated[float | None, typer.Option(min=1e-9, help="Learning rate.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights, masks and resets.")] = None,
     half: Annotated[bool, typer.Option("--half/--full", help="Write float16 or float32 weights.")] = True,
+    new_texts: Annotated[
+        bool,
+        typer.Option("--accept-new-corpus", help="Go on though a text is not as it was; the card says so."),
+    ] = False,
     threads: Threads = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -74,7 +78,7 @@ def train(
             directory = stack.enter_context(_opened(folder, chosen, ranks))
         finished = directory.finished
         with _reporters(directory, ranks, as_json) as reporters:
-            run_recipe(chosen, texts, directory, *reporters, device=target, ranks=ranks)
+            run_recipe(chosen, texts, directory, *reporters, device=target, ranks=ranks, new_texts=new_texts)
         if not ranks.first:
             return
         # Writing a finished run's model again would take away the calibration that it has got since.

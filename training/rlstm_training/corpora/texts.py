@@ -1,5 +1,7 @@
 """Texts as ids, in the form they are read in: what a recipe reads, and passages to evaluate on."""
 
+import hashlib
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ from rlstm_model.vocab import (
     VocabKind,
     WordVocab,
 )
-from rlstm_training.batches import Ids, Texts
+from rlstm_training.batches import VOCABULARY, Ids, Texts
 from rlstm_training.config import Form, Recipe, Source
 from rlstm_training.corpora import CorpusError, Split
 from rlstm_training.corpora.reading import held_out, load_corpus, locate
@@ -56,11 +58,16 @@ def prepare(recipe: Recipe, *, folder: Path | None = None) -> tuple[Texts, Vocab
             f"the recipe's model.vocab_size is {recipe.model.vocab_size}"
         )
     train = [_train_text(recipe, source, vocab, raws[_label(source)]) for source in recipe.sources]
-    valid = {
-        name: _encode_long(vocab, raw, f"{name} valid", 1)
-        for name, raw in _load_sources(recipe, "valid", folder).items()
-    }
-    return Texts(train=train, valid=valid, eos_id=vocab.eos_id), vocab
+    valid_raws = _load_sources(recipe, "valid", folder)
+    valid = {name: _encode_long(vocab, raw, f"{name} valid", 1) for name, raw in valid_raws.items()}
+    digests = {VOCABULARY: _sha256(json.dumps(vocab.to_json()).encode())}
+    digests |= {f"{name} train": _sha256(raw) for name, raw in raws.items()}
+    digests |= {f"{name} valid": _sha256(raw) for name, raw in valid_raws.items()}
+    return Texts(train=train, valid=valid, eos_id=vocab.eos_id, digests=digests), vocab
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def on_corpus(recipe: Recipe, corpus: str, *, folder: Path | None = None) -> Recipe:

@@ -70,7 +70,19 @@ COMMANDS = (
         help="Say what each word of a text costs, as a table.",
         target="rlstm_client.cli.surprisal:app",
     ),
+    Command(
+        name="reading-times",
+        help="Say how much of reading times surprisal explains.",
+        target="rlstm_client.cli.reading_times:app",
+        extra="reading",
+    ),
     Command(name="watch", help="Find strange lines in a log.", target="rlstm_client.cli.watch:app"),
+    Command(
+        name="complete",
+        help="Propose how a line goes on, in your style.",
+        target="rlstm_client.cli.complete:app",
+    ),
+    Command(name="rescore", help="Rank n-best lists of a recogniser.", target="rlstm_client.cli.rescore:app"),
     Command(
         name="compress",
         help="Compress a file to as many bits as it costs a model.",
@@ -180,23 +192,31 @@ def load(group: str, name: str, extra: str) -> Any:
     Raises:
         CommandError: it is not there, or what it imports is not; the message names the extra to install.
     """
-    advice = f"install it with: pip install '{DISTRIBUTION}[{extra}]'"
     point = next(iter(entry_points(group=group, name=name)), None)
     if point is None:
-        raise CommandError(f"{name}: no installed package brings this; {advice}", Exit.MISSING)
+        raise CommandError(f"{name}: no installed package brings this; {_advice(extra)}", Exit.MISSING)
+    return _loaded(point, extra)
+
+
+def _loaded(point: EntryPoint, extra: str) -> Any:
     try:
         return point.load()
     except ModuleNotFoundError as error:
-        raise CommandError(f"{name} needs {error.name}; {advice}", Exit.MISSING) from error
+        raise CommandError(f"{point.name} needs {error.name}; {_advice(extra)}", Exit.MISSING) from error
+    except ValueError as error:  # a variable of OpenTelemetry's is read by an import
+        raise CommandError(f"{point.name}: {error}") from error
+
+
+def _advice(extra: str) -> str:
+    return f"install it with: pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def _behind(command: Command) -> Any:
     """Load what a command runs."""
     if command.target:
-        target = EntryPoint(name=command.name, value=command.target, group=COMMAND_GROUP).load()
-    else:
-        target = load(COMMAND_GROUP, command.name, command.extra)
-    return _with_main(target)
+        point = EntryPoint(name=command.name, value=command.target, group=COMMAND_GROUP)
+        return _with_main(_loaded(point, command.extra))
+    return _with_main(load(COMMAND_GROUP, command.name, command.extra))
 
 
 def _with_main(target: Any) -> Any:

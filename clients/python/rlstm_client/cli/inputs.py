@@ -28,6 +28,7 @@ Local = Annotated[
     bool,
     typer.Option("--local", help="Compute here; --model is then a shipped one [bytes-small], or a folder."),
 ]
+Model = Annotated[str | None, typer.Option("--model", help="What reads; default: the server's first.")]
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
 SnapshotName = Annotated[str, typer.Argument(metavar="NAME", help="The snapshot's name.")]
 Url = Annotated[str, typer.Option("--url", envvar="RLSTM_URL", help="Where the server is.")]

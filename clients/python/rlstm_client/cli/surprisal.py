@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -125,6 +125,13 @@ class Reader:
         )
 
 
+def client_of(
+    url: str, api_key: str | None, local: bool, model: str | None
+) -> AbstractAsyncContextManager[AsyncClient]:
+    """Open a client of a server, or of one in this process."""
+    return commands.serving_locally(model) if local else AsyncClient(url, api_key=api_key)
+
+
 def batches(given: Sequence[Item]) -> Iterator[list[Item]]:
     """Yield the texts in groups that make a request."""
     batch: list[Item] = []
@@ -161,7 +168,7 @@ def surprisal(
     ] = None,
     space: Annotated[Space | None, typer.Option(help="Of --kenlm: the word that a space counts in.")] = None,
     local: inputs.Local = False,
-    model: Annotated[str | None, typer.Option(help="What reads; default: the server's first.")] = None,
+    model: inputs.Model = None,
     encoding: inputs.Encoding = None,
     invalid: inputs.Invalid = "refuse",
     url: inputs.Url = DEFAULT_URL,
@@ -191,8 +198,7 @@ def surprisal(
     out = KenLM(kenlm, space or "leading") if kenlm else Table(read, by, to, unit or "bits")
 
     async def run() -> None:
-        served = commands.serving_locally(model) if local else AsyncClient(url, api_key=api_key)
-        async with served as client:
+        async with client_of(url, api_key, local, model) as client:
             reader = Reader(
                 client,
                 unit="log10" if kenlm else unit or "bits",

@@ -17,9 +17,10 @@ import typer
 
 from rlstm_client import AsyncClient, AsyncSession, Retries
 from rlstm_client._http import DEFAULT_URL
-from rlstm_client.cli import commands, inputs, output
+from rlstm_client.cli import inputs, kept, output
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.judging import THRESHOLD, WARM_UP, Judge, Verdict, read_note
+from rlstm_client.cli.kept import KeptSession
 from rlstm_client.cli.sources import File, Line, StandardInput
 from rlstm_client.models import Adapt
 from rlstm_client.options import ChangeOptions, CreateOptions
@@ -42,14 +43,13 @@ Tell = Callable[[Mapping[str, Any]], None]
 class Watch:
     """One log, the session that learns it, and what its lines are held against.
 
-    state    the file that the session is kept in, where there is no server
     version  of the session, which nobody else may change meanwhile
     place    where in the log its session was left
     """
 
     log: File | StandardInput
     judge: Judge
-    state: Path | None = None
+    kept: KeptSession = field(init=False)
     session: AsyncSession = field(init=False)
     version: int = 0
     place: Mapping[str, Any] = field(default_factory=dict)
@@ -58,25 +58,23 @@ class Watch:
 
     @asynccontextmanager
     async def opened(
-        self, client: AsyncClient, lasting: AsyncClient, wanted: CreateOptions
+        self, client: AsyncClient, lasting: AsyncClient, wanted: CreateOptions, state: Path | None = None
     ) -> AsyncIterator["Watch"]:
-        """Go on where the session was left; one that has no name ends with the watch.
+        """Go on where the session was left; one that is not kept ends with the watch.
 
         Raises:
             CommandError: the session cannot be watched.
         """
-        session = await self._session(client, wanted)
-        self.session = lasting.sessions.get(session.id)
-        try:
-            found = await session.note()
-            self.version, self.place = found.version, read_note(found.note, self.judge).get("place", {})
-            await self._bits("\n")
-            yield self
-        finally:
-            await self._keep()
-            if "name" not in wanted:
-                await session.delete()
-            sys.stderr.write(f"{self.log.name}: {self.judge.lines:,} lines, {self.alarms:,} alarms\n")
+        async with kept.opened(client, wanted, state) as self.kept:
+            self.session = lasting.sessions.get(self.kept.session.id)
+            try:
+                found = await self.session.note()
+                self.version, self.place = found.version, read_note(found.note, self.judge).get("place", {})
+                await self._bits("\n")
+                yield self
+            finally:
+                await self.kept.save()
+                sys.stderr.write(f"{self.log.name}: {self.judge.lines:,} lines, {self.alarms:,} alarms\n")
 
     async def run(self, tell: Tell, *, every: bool) -> None:
         """Judge each line, tell of alarms or of `every` line, and learn what is not alarming.
@@ -97,21 +95,10 @@ class Watch:
             elif due:
                 await self._commit()
             if due:
-                await self._keep()
+                await self.kept.save()
             self.alarms += verdict.reason is not None
         if self.unsaved:
             await self._commit()
-
-    async def _keep(self) -> None:
-        """Write the session as it was committed to the file that it is kept in, if there is one."""
-        if self.state is not None:
-            await self.session.export(self.state)
-
-    async def _session(self, client: AsyncClient, wanted: CreateOptions) -> AsyncSession:
-        if self.state is not None and self.state.exists():
-            return await client.sessions.import_session(self.state)
-        found = await client.sessions.find(wanted["name"]) if "name" in wanted else None
-        return found or await client.sessions.create(**wanted)
 
     async def _bits(self, text: str) -> tuple[float, float]:
         """Say what a text would cost next, to what was learned and to the model as loaded."""
@@ -151,7 +138,7 @@ def watch(
         typer.Option(help="Keep the session under this name, and go on with it; one for each log."),
     ] = None,
     local: inputs.Local = False,
-    model: Annotated[str | None, typer.Option(help="What reads the log, of a new session.")] = None,
+    model: inputs.Model = None,
     state: Annotated[
         list[Path] | None, typer.Option(help="With --local: keep the session in this file; one for each log.")
     ] = None,
@@ -170,17 +157,12 @@ def watch(
 
     Example: tail -F app.log | rlstm watch --name app >> alarms.jsonl
     """
-    if state and not local:
-        raise CommandError("--state goes with --local; a server keeps the session under a --name")
-    if name and local:
-        raise CommandError("--name goes with a server; with --local the session is kept in a --state")
+    kept.check(local=local, names=name or (), states=state or ())
     if not logs and inputs.nothing_piped():
         raise CommandError("give a log, or pipe one in")
     paths = logs or [Path("-")]
     if len({*paths}) < len(paths):
         raise CommandError("give each log once")
-    for place in state or ():
-        output.check_place(place)
     for option, given in (("--name", name), ("--state", state)):
         if given and (len(given) != len(paths) or len({*given}) < len(given)):
             raise CommandError(f"give as many different {option} as logs: {len(paths)}, not {len(given)}")
@@ -199,8 +181,9 @@ def watch(
             client, lasting = await stack.enter_async_context(_clients(url, api_key, local, model))
             watches = []
             for index, log in enumerate(sources):
-                one = Watch(log, Judge(threshold, warm_up), state[index] if state else None)
-                opening = one.opened(client, lasting, {**wanted, "name": name[index]} if name else wanted)
+                one = Watch(log, Judge(threshold, warm_up))
+                own: CreateOptions = {**wanted, "name": name[index]} if name else wanted
+                opening = one.opened(client, lasting, own, state[index] if state else None)
                 watches.append(await stack.enter_async_context(opening))
             await _together(one.run(_tell, every=every) for one in watches)
 
@@ -212,15 +195,12 @@ async def _clients(
     url: str, api_key: str | None, local: bool, model: str | None
 ) -> AsyncIterator[tuple[AsyncClient, AsyncClient]]:
     """Open a client that soon gives up, to begin with, and one that waits for a server that starts again."""
-    if local:
-        async with commands.serving_locally(model) as served:
-            yield served, served
-        return
-    async with (
-        AsyncClient(url, api_key=api_key) as client,
-        AsyncClient(url, api_key=api_key, retries=_LASTING) as lasting,
-    ):
-        yield client, lasting
+    async with kept.served(url, api_key, local, model) as client:
+        if local:
+            yield client, client
+            return
+        async with AsyncClient(url, api_key=api_key, retries=_LASTING) as lasting:
+            yield client, lasting
 
 
 async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -6,12 +6,12 @@ import math
 import httpx
 import pytest
 import pytest_asyncio
-from tests.memory_store import MemoryStore
 
 from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.checkpoint import load
 from rlstm_server.app import create_app
 from rlstm_server.settings import Settings
+from rlstm_server.store.memory_store import MemoryStore
 
 BOS = 10
 

@@ -5,7 +5,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from tests.memory_store import MemoryStore
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.checkpoint import load
@@ -13,6 +12,7 @@ from rlstm_model.parameters import Parameters
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.api.openai.completions import fingerprint
 from rlstm_server.schemas.text import EngineIdentity
+from rlstm_server.store.memory_store import MemoryStore
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

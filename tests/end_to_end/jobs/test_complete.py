@@ -1,6 +1,4 @@
-"""`complete.py`: what the user types is learned, what is proposed only if it is kept."""
-
-import re
+"""`rlstm complete`: what the user types is learned, what is proposed only if it is kept."""
 
 import pytest
 
@@ -10,7 +8,7 @@ LINES = ["The quick brown fox jumps over the lazy dog. " * 2, "The lazy dog slee
 
 
 def talked(run, server, lines, *arguments):
-    """What the example wrote when these lines were typed."""
+    """What the command wrote when these lines were typed."""
     process = run("complete", "--url", server.url, *arguments)
     out, err = process.communicate("".join(line + "\n" for line in lines), timeout=60)
     assert process.returncode == 0, err
@@ -20,9 +18,9 @@ def talked(run, server, lines, *arguments):
 def test_only_what_is_kept_is_in_the_session(run, server, client):
     """Typed lines and the proposal that was chosen; not the beginning of one that was refused."""
     asked = [LINES[0], "? The qu", "2", "? The lazy", "", LINES[1]]
-    options = ["--max-tokens", "5", "--proposals", "2", "--temperature", "2"]
-    proposals, told = talked(run, server, asked, *options)
-    session = client.sessions.get(re.search(r"--session (\S+)", told)[1])
+    options = ["--max-tokens", "5", "--proposals", "2", "--temperature", "2", "--name", "kept"]
+    proposals, _ = talked(run, server, asked, *options)
+    session = client.sessions.find("kept")
     again = client.sessions.create()
     for line in (LINES[0], proposals[1].removeprefix("2: "), LINES[1]):
         again.append(line + "\n")
@@ -33,14 +31,29 @@ def test_only_what_is_kept_is_in_the_session(run, server, client):
 
 
 def test_a_session_goes_on(run, server, client):
-    """The id that was told continues the same text, and no copy that was asked is left."""
+    """By its name the same text is continued; no copy is left, nor a session without a name."""
     before = {info.id for info in client.sessions.list()}
-    _, told = talked(run, server, [LINES[0], "? The", "x"], "--max-tokens", "3")
+    talked(run, server, [LINES[0], "? The", "x"], "--max-tokens", "3", "--name", "goes-on")
+    talked(run, server, [LINES[1]], "--name", "goes-on")
+    talked(run, server, LINES)
     (name,) = {info.id for info in client.sessions.list()} - before
-    talked(run, server, LINES[1:], "--session", name)
 
-    assert f"--session {name}" in told
     assert client.sessions.get(name).info().position == sum(len(line) + 1 for line in LINES)
+
+
+def test_a_session_goes_on_in_a_file(run, tiny_checkpoint, tmp_path):
+    """Without a server: what was typed in one run has been learned in the next."""
+    options = ["--local", "--model", str(tiny_checkpoint), "--max-tokens", "8", "--temperature", "2"]
+
+    def said(lines, *more):
+        process = run("complete", *options, *more)
+        out, err = process.communicate("".join(line + "\n" for line in lines), timeout=120)
+        assert process.returncode == 0, err
+        return out
+
+    kept = ["--state", str(tmp_path / "kept")]
+    assert said([LINES[0]], *kept) == ""
+    assert said(["? The"], *kept) == said([LINES[0], "? The"]) != said(["? The"])
 
 
 def test_text_that_is_no_text_is_told(run, server):
@@ -50,5 +63,5 @@ def test_text_that_is_no_text_is_told(run, server):
     _, err = process.communicate(timeout=60)
 
     assert process.returncode == 2
-    assert "standard input is not UTF-8 text" in err
+    assert "rlstm: standard input is not UTF-8 text" in err
     assert "Traceback" not in err

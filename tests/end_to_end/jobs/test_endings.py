@@ -1,4 +1,4 @@
-"""How the examples end: without a server, when they are interrupted, and when their reader goes."""
+"""How the jobs end: without a server, when they are interrupted, and when their reader goes."""
 
 import json
 import signal
@@ -23,19 +23,19 @@ def test_without_a_server(run, name, arguments):
 
 
 def test_ctrl_c(run, server, client):
-    """It ends at once, says what it did, and leaves no session that nobody was told of."""
+    """It ends at once, says what it did, and leaves no session that nobody keeps."""
     before = {info.id for info in client.sessions.list()}
     process = run("complete", "--url", server.url)
     process.stdin.write("a line\n")
     process.stdin.flush()
     deadline = time.monotonic() + 30
-    while not (new := {i.id for i in client.sessions.list() if i.position} - before):
+    while not {info.id for info in client.sessions.list() if info.position} - before:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
-    left = {info.id for info in client.sessions.list()} - before
 
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert left == {session for session in new if session in err}
+    assert "7 bytes learned" in err
+    assert {info.id for info in client.sessions.list()} == before

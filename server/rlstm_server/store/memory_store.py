@@ -1,11 +1,15 @@
-"""MemoryStore: the contract of a store in this process, for tests and for the simulation.
+"""A store in this process: durability `memory`, and what `--local` keeps sessions in.
 
-It runs under the same conformance suite as the product's store.
+It keeps the contract of the store in Redis, under the same conformance suite, and needs no other program.
 """
 
+import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
 
 from rlstm_server.errors import (
     Gone,
@@ -43,10 +47,26 @@ from rlstm_server.store.base import (
     write_cursor,
 )
 
+_CONTAINER_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
+_UNKNOWN_MEMORY: Final = 8 << 30
+
 
 def wall_clock_ms() -> int:
     """Return milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+def quarter_of_memory() -> int:
+    """A quarter of the machine's memory or, in a container that has less, of the container's.
+
+    2 GiB where the system does not tell (Windows).
+    """
+    memory = _UNKNOWN_MEMORY
+    with suppress(AttributeError, ValueError):
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # there is none, or it says "max"
+        memory = min(memory, int(_CONTAINER_LIMIT.read_text()))
+    return memory // 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,6 +203,7 @@ class MemoryStore:
         self._names: dict[tuple[str, str], SessionKey] = {}
         self._creations: dict[str, dict[str, Done]] = {}
         self._created = 0
+        self._used_bytes = 0
 
     async def check(self) -> None:
         """Nothing can be wrong."""
@@ -204,6 +225,7 @@ class MemoryStore:
         )
         now = self._clock_ms()
         history = self._sessions[key] = History(creation, limits, now)
+        self._used_bytes += history.nbytes
         self._created += 1
         done = Done(version=self._created, at_ms=now, body_hash=creation.body_hash, made=key.session_id)
         made = self._creations.setdefault(key.tenant, {})
@@ -227,8 +249,10 @@ class MemoryStore:
         refusal = history.refusal(commit, self._clock_ms())
         if refusal is not None:
             return refusal
+        before = history.nbytes
         self._make_room(len(commit.state) - len(history.head.state or b""), share=1.0)
         history.apply(commit, self._clock_ms())
+        self._used_bytes += history.nbytes - before
         return Committed(position=commit.position, expires_at_ms=history.head.expires_at_ms)
 
     async def recall(
@@ -275,6 +299,7 @@ class MemoryStore:
             state_bytes=len(state),
         )
         history.named[name] = new, position, state
+        self._used_bytes += len(state)
         return new
 
     async def named_snapshots(self, key: SessionKey) -> Sequence[NamedSnapshot]:
@@ -291,7 +316,8 @@ class MemoryStore:
 
     async def drop_snapshot(self, key: SessionKey, name: str) -> None:
         """Remove a named snapshot."""
-        self._living(key).named.pop(name, None)
+        dropped = self._living(key).named.pop(name, None)
+        self._used_bytes -= 0 if dropped is None else len(dropped[2])
 
     async def delete(self, key: SessionKey) -> None:
         """End the session."""
@@ -354,8 +380,8 @@ class MemoryStore:
         return len(due)
 
     async def usage(self) -> Usage:
-        """Add up all sessions."""
-        return Usage(used_bytes=self._used_bytes(), max_bytes=self._max_bytes, evicted_keys=0)
+        """Say how full it is."""
+        return Usage(used_bytes=self._used_bytes, max_bytes=self._max_bytes, evicted_keys=0)
 
     async def close(self) -> None:
         """Keep everything: the store may be used again."""
@@ -374,6 +400,7 @@ class MemoryStore:
 
     def _end(self, key: SessionKey, reason: str) -> None:
         history = self._sessions.pop(key)
+        self._used_bytes -= history.nbytes
         if history.head.name is not None:
             self._names.pop((key.tenant, history.head.name), None)
         until_ms = self._clock_ms() + self._limits.tombstone_ms
@@ -392,9 +419,6 @@ class MemoryStore:
     def _too_old(self, at_ms: int) -> bool:
         return at_ms + self._limits.operation_age_ms <= self._clock_ms()
 
-    def _used_bytes(self) -> int:
-        return sum(history.nbytes for history in self._sessions.values())
-
     def _make_room(self, more: int, *, share: float) -> None:
-        if self._max_bytes and self._used_bytes() + more > share * self._max_bytes:
+        if self._max_bytes and self._used_bytes + more > share * self._max_bytes:
             raise StoreFull("the store has no room; live sessions stay as they are")

@@ -1,32 +1,12 @@
-"""The examples as modules, and as the processes that people start."""
+"""The jobs as the processes that people start."""
 
-import importlib.util
 import signal
 import subprocess
-import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from rlstm_client import Client
-
-FOLDER = Path(__file__).parents[3] / "clients" / "python" / "examples"
-
-
-@pytest.fixture(scope="session")
-def example():
-    """Give what loads an example by its name."""
-
-    def load(name):
-        full = f"examples.{name}"
-        if full not in sys.modules:
-            spec = importlib.util.spec_from_file_location(full, FOLDER / f"{name}.py")
-            sys.modules[full] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(sys.modules[full])
-        return sys.modules[full]
-
-    return load
 
 
 @pytest.fixture
@@ -39,12 +19,12 @@ def heeds_ctrl_c():
 
 @pytest.fixture
 def run(rlstm, heeds_ctrl_c):
-    """Give what starts an example as a process; the test's end is the end of all of them."""
+    """Give what starts a job as a process; the test's end is the end of all of them."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with ExitStack() as stack:
 
         def start(name, *arguments):
-            command = [sys.executable, str(FOLDER / f"{name}.py"), *arguments]
+            command = [str(rlstm.path), name, *arguments]
             process = subprocess.Popen(command, env=rlstm.environment, encoding="utf-8", **pipes)
             stack.enter_context(process)
             stack.callback(process.kill)

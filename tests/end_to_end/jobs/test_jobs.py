@@ -1,4 +1,4 @@
-"""The examples with the shipped model and real text: what they promise."""
+"""The jobs with the shipped model and real text: what they promise."""
 
 import json
 import lzma
@@ -83,10 +83,10 @@ def test_lines_of_the_user_get_likelier(run, shipped):
     start = next(number for number, line in enumerate(lines) if line.startswith("  Say, Muse"))
     verse = lines[start : start + 80]
     typed, held_out = verse[:60], verse[60:]
-    process = run("complete", "--url", shipped.url, "--max-tokens", "30")
-    out, told = process.communicate("".join(f"{line}\n" for line in [*typed, "? And", "0"]), timeout=900)
+    process = run("complete", "--url", shipped.url, "--max-tokens", "30", "--name", "verse")
+    out, _ = process.communicate("".join(f"{line}\n" for line in [*typed, "? And", "0"]), timeout=900)
     with Client(shipped.url) as client:
-        adapted = client.sessions.get(re.search(r"--session (\S+)", told)[1])
+        adapted = client.sessions.find("verse")
         static = client.sessions.create(adaptation={"experts": 1, "rate_scale": 0.0, "static": False})
         static.append("".join(f"{line}\n" for line in typed))
         text = "".join(f"{line}\n" for line in held_out)

@@ -1,0 +1,163 @@
+"""`rlstm complete`: what is typed is learned, and what the model proposes only if it is kept.
+
+Lines come from the keyboard or through a pipe. Proposals go to standard output, all else to standard error.
+"""
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from rlstm_client import texts
+from rlstm_client._http import DEFAULT_URL
+from rlstm_client.cli import inputs, kept, output
+from rlstm_client.cli.kept import KeptSession
+from rlstm_client.models import Adapt
+from rlstm_client.options import CreateOptions
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+ASK: Final = "? "
+
+
+@dataclass
+class Desk:
+    """A session and its user: every line that is kept is learned.
+
+    max_tokens  of a proposal
+    seed        of the next one
+    """
+
+    kept: KeptSession
+    proposals: int
+    max_tokens: int
+    temperature: float
+    seed: int
+    bytes: int = 0
+    static_bits: float = 0.0
+    adapted_bits: float = 0.0
+
+    async def keep(self, line: str) -> None:
+        """Append a line of the user's, and learn it."""
+        answer = await self.kept.session.append(line + "\n", scores="totals", unit="bits")
+        await self.kept.save()
+        if answer.totals is not None and answer.totals.static_logprob is not None:
+            self.bytes += answer.totals.bytes
+            self.static_bits -= answer.totals.static_logprob
+            self.adapted_bits -= answer.totals.logprob
+
+    async def propose(self, beginning: str) -> list[str]:
+        """Return different ways to go on; the session stays as it is, since a copy of it is asked."""
+        copy = await self.kept.session.fork()
+        try:
+            if beginning:
+                await copy.append(beginning, learn=False, scores="none")
+            ways = [
+                await copy.generate(
+                    max_tokens=self.max_tokens,
+                    temperature=self.temperature,
+                    seed=self.seed + number,
+                    stop="\n",
+                )
+                for number in range(self.proposals)
+            ]
+        finally:
+            await copy.delete()
+        self.seed += self.proposals
+        return list(dict.fromkeys(way.text for way in ways))
+
+    async def talk(self, lines: AsyncIterator[str]) -> None:
+        """Learn line after line; answer those that ask, and keep the proposal that is chosen."""
+        async for line in lines:
+            if not line.startswith(ASK):
+                if line:
+                    await self.keep(line)
+                continue
+            beginning = line.removeprefix(ASK)
+            ways = await self.propose(beginning)
+            for number, way in enumerate(ways, 1):
+                output.write(f"{number}: {beginning}{way}\n")
+            answer = (await anext(lines, "")).strip()
+            if answer.isdecimal() and 1 <= int(answer) <= len(ways):
+                await self.keep(beginning + ways[int(answer) - 1])
+
+    def summary(self) -> str:
+        """Say what learning saved on the lines that were kept."""
+        if not self.bytes:
+            return "nothing was learned"
+        static, adapted = self.static_bits / self.bytes, self.adapted_bits / self.bytes
+        return f"{self.bytes:,} bytes learned: static {static:.3f}, adapted {adapted:.3f} bits per byte"
+
+
+@app.command()
+def complete(
+    *,
+    proposals: Annotated[int, typer.Option(min=1, max=9, help="How many at a time.")] = 3,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="At most so many new tokens.")] = 80,
+    temperature: Annotated[float, typer.Option("--temperature", "-t", help="0 is greedy.")] = 0.7,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same proposals.")] = 1,
+    name: kept.Name = None,
+    local: inputs.Local = False,
+    model: Annotated[str | None, typer.Option(help="What proposes, of a new session.")] = None,
+    state: kept.State = None,
+    adapt: Annotated[Adapt, typer.Option(help="What learns, of a new session.")] = "both",
+    url: inputs.Url = DEFAULT_URL,
+    api_key: inputs.ApiKey = None,
+) -> None:
+    """Learn each line that is typed; "? Begin" asks how one that begins so may go on, and 1, 2 or 3 keeps it.
+
+    Example: rlstm complete --name diary
+    """
+    kept.check(local=local, names=[name] if name else (), states=[state] if state else ())
+    wanted: CreateOptions = {"adapt": adapt}
+    if model and not local:
+        wanted["model"] = model
+    if name:
+        wanted["name"] = name
+    console = Console(stderr=True, highlight=False)
+
+    async def run() -> None:
+        async with (
+            kept.served(url, api_key, local, model) as client,
+            kept.opened(client, wanted, state) as session,
+        ):
+            desk = Desk(session, proposals, max_tokens, temperature, seed)
+            try:
+                await desk.talk(_typed(console))
+            finally:
+                console.print(desk.summary(), soft_wrap=True)
+
+    asyncio.run(run())
+
+
+async def _typed(console: Console) -> AsyncIterator[str]:
+    """Yield lines, without their ends, as they are typed or piped. Nothing waits for one at the end."""
+    loop, coming = asyncio.get_running_loop(), asyncio.Queue[str | Exception | None](1)
+
+    def pump() -> None:
+        def put(item: str | Exception | None) -> None:
+            asyncio.run_coroutine_threadsafe(coming.put(item), loop).result()
+
+        try:
+            for line in texts.lines(texts.read(Path("-"))):
+                put(line.removesuffix("\n"))
+        except Exception as error:
+            put(error)
+        put(None)
+
+    threading.Thread(target=pump, daemon=True).start()
+    while True:
+        if sys.stdin.isatty():
+            console.print("> ", end="")
+        line = await coming.get()
+        if isinstance(line, Exception):
+            raise line
+        if line is None:
+            return
+        yield line

@@ -1,0 +1,75 @@
+"""Sessions that a job keeps between two runs: by a name on a server, or in a file where there is none."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlstm_client import AsyncClient, AsyncSession
+from rlstm_client.cli import commands, output
+from rlstm_client.cli.exits import CommandError
+from rlstm_client.options import CreateOptions
+
+Name = Annotated[str | None, typer.Option(help="Keep the session under this name, and go on with it.")]
+State = Annotated[Path | None, typer.Option(help="With --local: keep the session in this file.")]
+
+
+@dataclass(frozen=True)
+class KeptSession:
+    """A session, and the file that it is kept in, if it is in one."""
+
+    session: AsyncSession
+    state: Path | None = None
+
+    async def save(self) -> None:
+        """Write the session as it is to the file that it is kept in."""
+        if self.state is not None:
+            await self.session.export(self.state)
+
+
+def check(*, local: bool, names: Sequence[str], states: Sequence[Path]) -> None:
+    """Refuse what cannot be kept, before anything is learned.
+
+    Raises:
+        CommandError: a name goes with a server, a file with --local.
+        OSError: the file cannot be written.
+    """
+    if states and not local:
+        raise CommandError("--state goes with --local; a server keeps the session under a --name")
+    if names and local:
+        raise CommandError("--name goes with a server; with --local the session is kept in a --state")
+    for state in states:
+        output.check_place(state)
+
+
+@asynccontextmanager
+async def served(url: str, api_key: str | None, local: bool, model: str | None) -> AsyncIterator[AsyncClient]:
+    """Open a client of a server, or of one in this process."""
+    if local:
+        async with commands.serving_locally(model) as client:
+            yield client
+    else:
+        async with AsyncClient(url, api_key=api_key) as client:
+            yield client
+
+
+@asynccontextmanager
+async def opened(
+    client: AsyncClient, wanted: CreateOptions, state: Path | None = None
+) -> AsyncIterator[KeptSession]:
+    """Go on with the session of a name or a file, or make one as wanted; what is not kept ends with it."""
+    session = None
+    if state is not None and await asyncio.to_thread(state.exists):
+        session = await client.sessions.import_session(state)
+    elif "name" in wanted:
+        session = await client.sessions.find(wanted["name"])
+    session = session or await client.sessions.create(**wanted)
+    try:
+        yield KeptSession(session, state)
+    finally:
+        if "name" not in wanted:
+            await session.delete()

@@ -1,0 +1,274 @@
+"""`rlstm rescore`: n-best lists, ranked by a session that learns from each winner before the next list.
+
+A candidate's score is its recogniser's own, and alpha times its log-probability (nats) to what was learned,
+and static-alpha times that to the model as loaded, and beta for each of its words.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rlstm_client import AsyncClient, AsyncSession, texts
+from rlstm_client._http import DEFAULT_URL
+from rlstm_client.cli import inputs, kept, nbest, output, wer
+from rlstm_client.cli.commands import DISTRIBUTION
+from rlstm_client.cli.exits import CommandError, Exit
+from rlstm_client.cli.nbest import Format, NBest
+from rlstm_client.cli.wer import Costs, Errors, Judged, Weights
+from rlstm_client.models import Adapt
+from rlstm_client.options import CreateOptions
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A list, what its candidates cost before the winner was read, and both orders: the best first.
+
+    ``static_order`` is that to the model as loaded, after the same winners. Equal ones stay in their order.
+    """
+
+    nbest: NBest
+    candidates: Sequence[Costs]
+    weights: Weights
+    order: Sequence[int]
+    static_order: Sequence[int]
+
+    @classmethod
+    def by(cls, nbest: NBest, candidates: Sequence[Costs], weights: Weights) -> "Ranked":
+        """Put the candidates in their orders."""
+        orders = [
+            sorted(range(len(costs)), key=lambda index, costs=costs: -costs[index].score(weights))  # type: ignore[misc]
+            for costs in (candidates, [candidate.static() for candidate in candidates])
+        ]
+        return cls(nbest, candidates, weights, *orders)
+
+    @property
+    def text(self) -> str:
+        """The winner."""
+        return self.nbest.texts[self.order[0]]
+
+    @property
+    def static_text(self) -> str:
+        """The winner without learning."""
+        return self.nbest.texts[self.static_order[0]]
+
+    def row(self) -> Mapping[str, Any]:
+        """What is written of it, as JSON."""
+        candidates = [
+            {
+                "text": self.nbest.texts[index],
+                "given": costs.given,
+                "logprob": costs.logprob,
+                "static_logprob": costs.static_logprob,
+                "score": costs.score(self.weights),
+                "static_score": costs.static().score(self.weights),
+                "rank": self.order.index(index) + 1,
+                "static_rank": self.static_order.index(index) + 1,
+            }
+            for index, costs in enumerate(self.candidates)
+        ]
+        return {
+            "id": self.nbest.id,
+            "text": self.text,
+            "static_text": self.static_text,
+            "candidates": candidates,
+        }
+
+
+@dataclass(frozen=True)
+class Rescorer:
+    """A session that reads the winners and learns from them; with ``fold_case`` in lower case."""
+
+    session: AsyncSession
+    fold_case: bool
+
+    def as_read(self, text: str) -> str:
+        """The line that the model reads of a text."""
+        return (text.lower() if self.fold_case else text) + "\n"
+
+    async def ranked(self, lists: Sequence[NBest], weights: Weights, known: str) -> AsyncIterator[Ranked]:
+        """Rank lists one after the other, after a text that is known to be right.
+
+        Raises:
+            CommandError: the session has no frozen baseline.
+        """
+        if known:
+            await self.session.append(self.as_read(known.removesuffix("\n")), scores="none")
+        for one in lists:
+            ranking = await self.session.score([self.as_read(text) for text in one.texts], unit="nats")
+            candidates = []
+            for text, given, scored in zip(one.texts, one.given, ranking.candidates, strict=True):
+                if scored.static_logprob is None:
+                    raise CommandError("the session cannot rescore: it has no frozen baseline")
+                costs = Costs(given, scored.logprob, scored.static_logprob, len(text.split()))
+                candidates.append(costs)
+            ranked = Ranked.by(one, candidates, weights)
+            await self.session.append(self.as_read(ranked.text), scores="none")
+            yield ranked
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be ranked, and by what; `said` are the references that there are, by their lists' ids."""
+
+    lists: Sequence[NBest]
+    said: Mapping[str, str]
+    known: str
+    fold_case: bool
+    wanted: CreateOptions
+    state: Path | None
+
+    @asynccontextmanager
+    async def ranked(self, client: AsyncClient, weights: Weights) -> AsyncIterator[AsyncIterator[Ranked]]:
+        """Rank the lists in the kept session, or in one that ends with it; saved when all was well."""
+        async with kept.opened(client, self.wanted, self.state) as session:
+            yield Rescorer(session.session, self.fold_case).ranked(self.lists, weights, self.known)
+            await session.save()
+
+    def judged(self, ranked: Sequence[Ranked]) -> list[tuple[Ranked, Judged]]:
+        """Count the errors of the candidates of those lists that have a reference."""
+        fold = str.lower if self.fold_case else str
+        return [
+            (one, Judged(one.candidates, wer.errors_of([fold(text) for text in one.nbest.texts], fold(said))))
+            for one in ranked
+            if (said := self.said.get(one.nbest.id)) is not None
+        ]
+
+
+@app.command()
+def rescore(
+    lists: Annotated[
+        Path, typer.Argument(help="JSON lines, a folder of ESPnet's or Kaldi's, NeMo's .tsv; - is a pipe.")
+    ],
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write them in their own form, the best first, in place of JSON."),
+    ] = None,
+    prime: Annotated[Path | None, typer.Option(help="A text to be read and learned first.")] = None,
+    alpha: Annotated[float, typer.Option(help="Weight of the log-probability, in nats.")] = 1.0,
+    static_alpha: Annotated[float, typer.Option(help="Of that to the model as loaded.")] = 0.0,
+    beta: Annotated[float, typer.Option(help="Added for each word.")] = 0.0,
+    fold_case: Annotated[
+        bool, typer.Option("--fold-case", help="Read all in lower case; what is written stays.")
+    ] = False,
+    refs: Annotated[
+        Path | None, typer.Option(help="What was said: lines UTTERANCE TEXT, or JSON. Tells word errors.")
+    ] = None,
+    dev: Annotated[
+        Path | None, typer.Option(metavar="REFS", help="Find the three weights by what was said; print them.")
+    ] = None,
+    beam_size: Annotated[int | None, typer.Option(min=1, help="Of a .tsv: lines an utterance.")] = None,
+    acoustic_scale: Annotated[float, typer.Option(help="Of Kaldi's acoustic costs.")] = 1.0,
+    name: kept.Name = None,
+    local: inputs.Local = False,
+    model: Annotated[str | None, typer.Option(help="What reads, of a new session.")] = None,
+    state: kept.State = None,
+    adapt: Annotated[Adapt, typer.Option(help="What learns, of a new session.")] = "both",
+    url: inputs.Url = DEFAULT_URL,
+    api_key: inputs.ApiKey = None,
+) -> None:
+    """Rank n-best lists by a session that learns from each winner.
+
+    Example: rlstm rescore decode/ --refs text --fold-case --out rescored/
+    """
+    kept.check(local=local, names=[name] if name else (), states=[state] if state else ())
+    if dev is not None and (name or state or refs or out):
+        raise CommandError("--dev finds weights: it keeps no session, and writes no lists")
+    form = Format(lists, beam_size, acoustic_scale)
+    if out is not None:
+        form.check(out)
+    found = form.read()
+    wanted: CreateOptions = {"adapt": adapt}
+    if model and not local:
+        wanted["model"] = model
+    if name:
+        wanted["name"] = name
+    known = "".join(texts.read(prime)) if prime else ""
+    job = Job(found, _said(found, dev or refs), known, fold_case, wanted, state)
+    weights = Weights(alpha, static_alpha, beta)
+
+    async def run() -> Sequence[Ranked]:
+        async with kept.served(url, api_key, local, model) as client:
+            return await (
+                _rank(job, client, weights, quiet=out is not None) if dev is None else _tune(job, client)
+            )
+
+    ranked = asyncio.run(run())
+    if out is not None:
+        form.write(out, found, [one.order for one in ranked], [one.row() for one in ranked])
+    _report(ranked, job.judged(ranked))
+
+
+async def _rank(job: Job, client: AsyncClient, weights: Weights, *, quiet: bool) -> Sequence[Ranked]:
+    """Rank the lists; each is written as soon as it is known, unless they are wanted in another form."""
+    done = []
+    async with job.ranked(client, weights) as ranked:
+        async for one in ranked:
+            done.append(one)
+            if not quiet:
+                output.write(json.dumps(one.row()) + "\n")
+    return done
+
+
+async def _tune(job: Job, client: AsyncClient) -> Sequence[Ranked]:
+    """Find weights on the costs of a first pass, print them, and rank the lists anew by them."""
+    judged = job.judged(await _rank(job, client, Weights(), quiet=True))
+    weights = wer.tuned([one for _, one in judged])
+    values = zip(("--alpha", "--static-alpha", "--beta"), weights, strict=True)
+    output.write(" ".join(f"{option} {value:g}" for option, value in values) + "\n")
+    return await _rank(job, client, weights, quiet=True)
+
+
+def _said(lists: Sequence[NBest], file: Path | None) -> Mapping[str, str]:
+    """The references of a file, or those that the lists have with them.
+
+    Raises:
+        CommandError: a list has none in the file, or jiwer is not there to count by.
+    """
+    own = {one.id: one.reference for one in lists if one.reference is not None}
+    said = own if file is None else nbest.references(file)
+    if missing := [one.id for one in lists if file is not None and one.id not in said]:
+        raise CommandError(f"{file}: there is no reference of {missing[0]!r}")
+    if said and find_spec("jiwer") is None:
+        if file is None:
+            return {}
+        raise CommandError(
+            f"word errors are counted by jiwer; install it with: pip install '{DISTRIBUTION}[rescore]'",
+            Exit.MISSING,
+        )
+    return said
+
+
+def _report(ranked: Sequence[Ranked], judged: Sequence[tuple[Ranked, Judged]]) -> None:
+    """Say on standard error what learning changed, and how often each way to choose erred."""
+    console = Console(stderr=True, highlight=False)
+    changed = sum(one.text != one.static_text for one in ranked)
+    console.print(f"{changed} of {len(ranked)} winners changed by learning")
+    if not judged:
+        return
+    chosen = {
+        "first pass": [one.errors[each.nbest.first_pass] for each, one in judged],
+        "static": [one.errors[each.static_order[0]] for each, one in judged],
+        "adapted": [one.errors[each.order[0]] for each, one in judged],
+    }
+    chosen["adapted - static"] = [
+        Errors(own.wrong - other.wrong, own.words)
+        for own, other in zip(chosen["adapted"], chosen["static"], strict=True)
+    ]
+    table = Table("chosen by", "word errors", "of words", "WER", "95 % from", "to")
+    for way, errors in chosen.items():
+        low, high = wer.interval(errors)
+        counts = [str(sum(column)) for column in zip(*errors, strict=True)]
+        table.add_row(way, *counts, *(f"{100 * rate:.2f} %" for rate in (wer.rate(errors), low, high)))
+    console.print(table)
