@@ -36,7 +36,7 @@ def snapshot(name_or_path: str | Path, files: Sequence[str]) -> tuple[Path, str]
         raise HubError(f"{said} needs huggingface_hub: install mogrifier-rlstm[hub]") from error
     if said.startswith(PREFIX):
         repository, _, revision = said.removeprefix(PREFIX).partition("@")
-        options = {"revision": revision or None}
+        options: dict[str, Any] = {"revision": revision or None}
     else:
         path = Path(said).resolve()
         repository = path.name.removeprefix(_CACHED).replace("--", "/")

@@ -189,8 +189,9 @@ def held_out(name: str, split: Split, length: int, *, folder: Path | None = None
     streams = _streams(folder or corpora_folder()).values()
     taken = [used for stream in streams for used in stream if used.path == extent.path]
     if not taken and extent.end - extent.start < length:
-        there = f"{extent.end - extent.start:,} bytes"
-        raise CorpusError(f"{name}: its {split} part has {there}, but {length:,} are needed")
+        said = f"its {split} part has {extent.end - extent.start:,} bytes, but {length:,} are needed"
+        whole = f", a text of {10 * length:,}" if Path(name).is_file() else ""
+        raise CorpusError(f"{name}: {said}{whole}")
     start = first_free(extent, taken, length) - extent.start
     return load_corpus(name, split, folder=folder)[start : start + length]
 

@@ -39,11 +39,12 @@ class Grid:
         Rates belong to statistics over single segments (docs/mathematics.md §8.2): at batches of 100,
         published ones are a tenth of these. Most words are rare and their statistics next to nothing, so
         that epsilon alone bounds the step that their rows take when they do occur: for words it is larger.
-        Within axes a greater epsilon does better: small statistics there are mostly noise; and words, of which
-        a text has fewer than bytes, bear greater rates.
+        Within axes a greater epsilon does better: small statistics there are mostly noise. Words, of which a
+        text has fewer than bytes, bear greater rates there.
         """
         if kind == "subspace":
-            rates, full = (3e-4, 5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3), cls.usual(tokens)
+            full = cls.usual(tokens)
+            rates: tuple[float, ...] = (3e-4, 5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3, 8e-3)
             if tokens in _LONG:
                 rates = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
             return replace(full, rates=rates, decays=(0.0, 1e-3, 3e-3), epsilons=(1.0,))
