@@ -1,8 +1,8 @@
 """`rlstm rescore` on n-best lists made of a novel: `python -m benchmarks.rescore`.
 
 A recogniser is played by one rule: it writes capitals, and in the place of a word it may hear one of the
-three most like it in spelling, of a lexicon of other novels. Its score is -2 a wrong word, and an error.
-The first lists are for weights, the others are counted. The novels are those of RLSTM_CORPORA.
+three most like it with its first letter, of a lexicon of other novels. Its score is -2 a wrong word, and an
+error. The first lists are for weights, the others are counted. The novels are those of RLSTM_CORPORA.
 """
 
 import json
@@ -49,20 +49,21 @@ def sentences(text: str, count: int) -> list[str]:
 
 def n_best_lists(said: Sequence[str], lexicon: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """What the recogniser makes of each sentence; the same in every run."""
-    from rapidfuzz import process
+    from rapidfuzz import fuzz, process
 
-    alike = dict[str, list[str]]()
+    alike, by_letter = dict[str, list[str]](), dict[str, list[str]]()
+    for word in lexicon:
+        by_letter.setdefault(word[0], []).append(word)
     for number, sentence in enumerate(said, 1):
         chance, words = random.Random(sentence), sentence.split()
         for word in words:
             if len(word) > 2 and word not in alike:
-                alike[word] = [near for near, *_ in process.extract(word, lexicon, limit=4) if near != word][
-                    :3
-                ]
+                near = process.extract(word, by_letter.get(word[0], ()), scorer=fuzz.ratio, limit=4)
+                alike[word] = [other for other, *_ in near if other != word][:3]
         texts = {sentence: None} if chance.random() < HEARD else {}
         for _ in range(DRAWS):
             heard = [
-                chance.choice(alike[word]) if word in alike and chance.random() < ERRORS else word
+                chance.choice(alike[word]) if alike.get(word) and chance.random() < ERRORS else word
                 for word in words
             ]
             texts[" ".join(heard)] = None

@@ -75,13 +75,15 @@ def test_lines_end_with_any_line_end(pieces: list[str], size: int) -> None:
     )
 
 
-def test_a_line_is_there_as_soon_as_it_ends() -> None:
-    """A CR is waited behind for nothing; a line that never ends comes in parts, each character once."""
+def test_a_line_is_there_as_soon_as_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is waited for behind a CR; a line that never ends comes in parts, which is said once."""
     parts = iter(["one\r", "\ntwo", "x" * texts.LONGEST_LINE, "y\n"])
     found = lines(parts)
     assert next(found) == "one\n"
     assert next(parts) == "\ntwo"
-    assert list(lines(["a" * texts.LONGEST_LINE, "b", "c\n"])) == ["a" * texts.LONGEST_LINE + "b", "c\n"]
+    long = "a" * texts.LONGEST_LINE
+    assert list(lines([long, "b", long, "b", "c\n"])) == [long + "b", long + "b", "c\n"]
+    assert capsys.readouterr().err.count("in parts") == 1
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,12 @@ def test_ctrl_c(watch, server, log):
         ("--state", "s"),
         ("--local", "--name", "n"),
         ("not there",),
+        ("--journal", "not there"),
+        ("-", "--journal", "-"),
+        ("--otlp", "x"),
+        ("--otlp", "192.0.2.1:1"),
+        ("-", "--metrics", "192.0.2.1:1"),
+        ("-", "--alertmanager", "nowhere"),
     ],
 )
 def test_what_cannot_be_watched(watch, server, arguments):

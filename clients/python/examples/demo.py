@@ -26,6 +26,7 @@ from rich.live import Live
 from rich.table import Table
 
 from rlstm_client import AppendResult, Client, RLSTMError, Session
+from rlstm_client.texts import TextError, read
 
 SAMPLE = Path(__file__).with_name("five-kinds.txt")
 PROBE = "And it came to pass, when the captain had spoken, that no man answered him."
@@ -276,14 +277,14 @@ def the_text(file: Path) -> str:
     """Read the stream.
 
     Raises:
-        DemoError: it cannot be read, is not UTF-8, or is too short to be killed in the middle of.
+        DemoError: it cannot be read, is no text, or is too short to be killed in the middle of.
     """
     try:
-        text = file.read_bytes().decode("utf-8")
+        text = "".join(read(file))
     except OSError as error:
         raise DemoError(f"{file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DemoError(f"{file} is not UTF-8 text (byte {error.start:,})") from error
+    except TextError as error:
+        raise DemoError(str(error)) from error
     if len(text) < 2:
         raise DemoError(f"{file} is too short")
     return text

@@ -84,7 +84,7 @@ def read(file: Path, encoding: str | None = None, invalid: Invalid = "refuse") -
 
 def lines(parts: Iterable[str]) -> Iterator[str]:
     """Yield the lines of a text as soon as each is whole, with LF as their ends; the last may have none."""
-    held, size, after_cr = list[str](), 0, False
+    held, size, after_cr, told = list[str](), 0, False, False
     for part in parts:
         *ended, rest = LINE_END.split(part.removeprefix("\n") if after_cr else part)
         after_cr = part.endswith("\r")
@@ -94,6 +94,7 @@ def lines(parts: Iterable[str]) -> Iterator[str]:
         held.append(rest)
         size += len(rest)
         if size > LONGEST_LINE:
+            told = told or _say(f"a line is longer than {LONGEST_LINE:,} characters: it is read in parts")
             yield "".join(held)
             held, size = [], 0
     if size:
@@ -162,5 +163,6 @@ def _chunks(stream: io.BufferedReader) -> Iterator[bytes]:
         yield chunk
 
 
-def _say(sentence: str) -> None:
+def _say(sentence: str) -> bool:
     sys.stderr.write(f"rlstm: {sentence}\n")
+    return True

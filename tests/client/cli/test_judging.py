@@ -100,6 +100,28 @@ def test_words_in_another_order_are_an_alarm_once() -> None:
     assert judged(judge, ("ms|1|took a", 0)).reason is None
 
 
+@pytest.mark.parametrize(
+    ("known", "line", "reason", "words"),
+    [
+        ("took 1111 ms a", " took 1111111 ms a\n", "field", ["1111111"]),
+        ("took 1 ms a", "\ttook 22  s a", "word", ["s"]),
+        ("took|1|ms a", "ms|1|took a", "order", ["ms", "took"]),
+        ("|took é 1 ms", "|took 1 é ms", "order", ["1", "é"]),
+    ],
+)
+def test_what_made_an_alarm_is_told(known: str, line: str, reason: str, words: list[str]) -> None:
+    """By places in the line; and how many like it there were, in the note too."""
+    judge = taught(known)
+    seen = judge.compare(line)
+    judge.judge(seen, None)
+
+    assert [line[start:end] for start, end in seen.spans] == words
+    assert (seen.reason, judge.alike) == (reason, {f"{seen.name} {reason}": 1})
+    other = Judge()
+    read_note(judge.note(), other)
+    assert other.alike == judge.alike
+
+
 def test_nothing_is_an_alarm_before_the_end_of_the_warm_up() -> None:
     """Of no kind."""
     judge = Judge(warm_up=100)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client.cli.test_nbest import LISTS, MAKE, files
+from tests.client.cli.test_nbest import LISTS, MAKE, files, nemo
 
 from rlstm_client import Client
 from rlstm_client.cli import main
@@ -77,6 +77,19 @@ def test_the_same_winners_in_each_format(rescore: Run, tmp_path: Path, fold: Seq
         lines = (tmp_path / f"{kind}-out" / best).read_text().splitlines()
         first = {line.partition(" ")[0].removesuffix("-1"): line.partition(" ")[2] for line in lines}
         assert [first[key] for key, *_ in LISTS] == winners(told["json"])
+
+
+def test_the_same_winners_of_beams(rescore: Run, tmp_path: Path) -> None:
+    """NeMo's lists are equally long; their best stand first in what is written."""
+    beams = nemo(tmp_path)
+    rows = [line.split("\t") for line in beams.read_text().splitlines()]
+    own = [[{"text": text, "given": float(score)} for text, score in rows[at : at + 2]] for at in (0, 2, 4)]
+    files(tmp_path, {"lists": "".join(json.dumps({"candidates": each}) + "\n" for each in own)})
+    told = rescore(beams, "--beam-size", 2)[1]
+    assert told == rescore(tmp_path / "lists")[1]
+    assert rescore(beams, "--beam-size", 2, "--out", tmp_path / "out.tsv")[:2] == (0, [])
+    written = (tmp_path / "out.tsv").read_text().splitlines()
+    assert [line.partition("\t")[0] for line in written[::2]] == winners(told)
 
 
 def test_case_is_folded_for_the_model_alone(rescore: Run, tmp_path: Path) -> None:
@@ -149,6 +162,7 @@ def test_word_errors_and_weights(rescore: Run, tmp_path: Path) -> None:
         (["--refs", "refs"], "there is no reference of 'utt-a'"),
         (["--out", "no/where"], "no/where: No such file or directory"),
         (["--dev", "refs", "--name", "x"], "--dev finds weights"),
+        (["--beta", "nan"], "weights have to be finite"),
         (["--state", "x"], "--state goes with --local"),
         (["--local", "--name", "x"], "--name goes with a server"),
         (["--local", "--state", "no/where"], "no/where: No such file or directory"),

@@ -28,11 +28,15 @@ async def watched(url: str, path: Path, name: str | None, *, every: bool = False
     told: list[Mapping[str, Any]] = []
     wanted: CreateOptions = {"adapt": "memory"} if name is None else {"adapt": "memory", "name": name}
     judge = Judge(**{"threshold": 0.6, "warm_up": 12, **options})
+
+    async def tell(line: Mapping[str, Any]) -> None:
+        told.append(line)
+
     async with (
         AsyncClient(url) as client,
         Watch(File(path, follow=False), judge).opened(client, client, wanted) as watch,
     ):
-        await watch.run(told.append, every=every)
+        await watch.run(tell, every=every)
     return told
 
 
@@ -51,6 +55,10 @@ async def test_strange_lines_are_told_and_teach_nothing(url: str, tmp_path: Path
     first = told[0]
     assert first["score"] == pytest.approx(first["bits"] / (8 + first["static_bits"]), abs=1e-4)
     assert first["score"] > 0.6
+    assert [line["count"] for line in told] == [1, 2, 1, 1, 3]
+    assert len({line["template"] for line in told}) == 3
+    assert {first["text"][span["start"] : span["end"]] for span in first["spans"]} == {*STRANGE.split()}
+    assert sum(span["bits"] for span in first["spans"]) < first["bits"]
     assert (first["log"], first["bytes"]) == (str(tmp_path / "log"), len(STRANGE.encode()) + 1)
 
 

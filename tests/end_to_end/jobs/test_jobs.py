@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import math
 import random
 import re
 from pathlib import Path
@@ -73,6 +74,29 @@ def test_learning_changes_the_winners_for_the_better(run, shipped):
 
     assert sum(adapted) > sum(static)
     assert any(ours and not theirs for ours, theirs in zip(adapted, static, strict=True))
+
+
+@pytest.mark.jobs
+@pytest.mark.timeout(900)
+def test_folded_capitals_cost_little(run, shipped, tmp_path):
+    """What a recogniser wrote in capitals costs less than a tenth more than what was printed."""
+    lines = (FOLDER / "n-best.jsonl").read_text(encoding="utf-8").splitlines()
+    said = [json.loads(line)["reference"] for line in lines]
+
+    def bits(texts, *options):
+        file = tmp_path / "lists"
+        file.write_text("".join(json.dumps({"candidates": [{"text": text}]}) + "\n" for text in texts))
+        out, told = run("rescore", str(file), "--url", shipped.url, *options).communicate(timeout=300)
+        assert out, told
+        return -sum(
+            json.loads(row)["candidates"][0]["static_logprob"] for row in out.splitlines()
+        ) / math.log(2)
+
+    capitals = [text.upper() for text in said]
+    printed, written, folded = bits(said), bits(capitals), bits(capitals, "--fold-case")
+    print(f"\nof the bits as printed: in capitals {written / printed:.2f}, folded {folded / printed:.2f}")
+    assert folded < 1.1 * printed
+    assert written > 1.3 * printed
 
 
 @pytest.mark.jobs

@@ -26,8 +26,9 @@ SHAPES = [
 
 @pytest.fixture
 def words(tmp_path):
+    """A list with a byte-order mark, which is no part of its first word."""
     path = tmp_path / "words.txt"
-    path.write_text("\n".join(["<unk>", "<eos>", *numbers(10)]) + "\n")
+    path.write_text("\n".join(["<unk>", "<eos>", *numbers(10)]) + "\n", encoding="utf-8-sig")
     return path
 
 

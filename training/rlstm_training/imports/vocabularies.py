@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from rlstm_client.texts import TextError, decoded
 from rlstm_model.vocab import PieceVocab, VocabError, WordVocab
 from rlstm_model.vocab.pieces import Library
 from rlstm_training.imports import ImportRefused
@@ -127,6 +128,6 @@ def _read(file: Path) -> bytes:
 
 def _text(data: bytes, file: Path) -> str:
     try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise ImportRefused(f"{file}: is not UTF-8 at byte {error.start:,}") from error
+        return "".join(decoded((data,), str(file)))
+    except TextError as error:
+        raise ImportRefused(str(error)) from error

@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
@@ -27,6 +28,7 @@ LONGER: Final = 2  # characters by which a field is longer than any before it, t
 FEWEST_WORDS: Final = 4  # of a line, one of which may be the only one that is wrong
 MOST_WORDS: Final = 100  # of a line, and fields, that are compared
 ROOM: Final = 48_000  # characters that all templates take, of the 64 kB of a note
+MOST_ALIKE: Final = 300  # groups of like alarms that are counted
 
 _FIELD: Final = re.compile(r"""[^\s,;:=\[\]()|"'<>]*\d[^\s,;:=\[\]()|"'<>]*""")
 _GAP: Final = re.compile(r"[\s|]+")
@@ -51,7 +53,7 @@ class Template(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A line, compared with the templates before it: its own, and what is wrong with it.
+    """A line, compared with the templates before it: its own, and what is wrong with it, and where.
 
     ``new`` says that no template explains it, nor what is wrong with it: it has to be asked what it costs.
     """
@@ -60,6 +62,7 @@ class Seen(NamedTuple):
     template: Template
     reason: Reason | None
     new: bool
+    spans: Sequence[tuple[int, int]] = ()
 
 
 class Verdict(NamedTuple):
@@ -79,6 +82,7 @@ class Judge:
     lines      that were judged
     in_a_row   lines of too high a score at the end of them
     templates  by name, that of the newest line last
+    alike      how many alarms there were of a template and a reason, the newest last
     """
 
     threshold: float = THRESHOLD
@@ -86,22 +90,26 @@ class Judge:
     lines: int = 0
     in_a_row: int = 0
     templates: dict[str, Template] = field(default_factory=dict)
+    alike: dict[str, int] = field(default_factory=dict)
 
     def compare(self, text: str) -> Seen:
         """Compare a line with what is known; it is not counted yet."""
-        fields = _FIELD.findall(text)[:MOST_WORDS]
+        found = [*islice(_FIELD.finditer(text), MOST_WORDS)]
+        fields = [match[0] for match in found]
         masked = " ".join(_FIELD.sub("#", text).split())
         name = b64encode(blake2b(f"{len(fields)} {masked}".encode(), digest_size=6).digest()).decode()
         lengths = _written(map(len, fields))
         known = self.templates.get(name)
         warm = self.lines >= self.warm_up
         if known is not None:
-            longer = warm and known.lines >= WELL_KNOWN and _longer(lengths, known.lengths)
+            longer = _longer(lengths, known.lengths) if warm and known.lines >= WELL_KNOWN else []
             longest = "".join(max(pair) for pair in zip(known.lengths, lengths, strict=True))
-            return Seen(name, known._replace(lengths=longest), "field" if longer else None, new=False)
+            spans = [found[at].span() for at in longer]
+            return Seen(name, known._replace(lengths=longest), "field" if longer else None, False, spans)
         words = "".join(map(_hashed, _GAP.split(masked)[:MOST_WORDS]))
-        reason = self._unlike(_pairs(words)) if warm else None
-        return Seen(name, Template(0, words, lengths), reason, new=reason is None)
+        reason, places = self._unlike(_pairs(words)) if warm else (None, [])
+        there = spans_of_words(text) if places else []
+        return Seen(name, Template(0, words, lengths), reason, reason is None, [there[at] for at in places])
 
     def judge(self, seen: Seen, bits: tuple[float, float] | None) -> Verdict:
         """Judge a line, which is then one of those before the next.
@@ -113,6 +121,11 @@ class Judge:
         if score is not None and score > self.threshold and self.lines >= self.warm_up:
             reason = "score"
         self.lines += 1
+        if reason is not None:
+            group = f"{seen.name} {reason}"
+            self.alike[group] = self.alike.pop(group, 0) + 1
+            if len(self.alike) > MOST_ALIKE:
+                del self.alike[next(iter(self.alike))]
         self.in_a_row = self.in_a_row + 1 if reason == "score" else 0
         if 1 <= self.in_a_row <= PATIENCE:
             return Verdict(reason, False, score)
@@ -122,18 +135,22 @@ class Judge:
             self._forget()
         return Verdict(reason, seen.new, score)
 
-    def _unlike(self, words: Sequence[str]) -> Reason | None:
-        """Say what alone makes a line another than known ones: the order, or a word that never changed."""
+    def _unlike(self, words: Sequence[str]) -> tuple[Reason | None, list[int]]:
+        """Say what alone makes a line another than known ones, and which words.
+
+        That is the order, or a word that never changed.
+        """
         alike = [(one.lines, _pairs(one.words)) for one in self.templates.values()]
         alike = [(lines, other) for lines, other in alike if len(other) == len(words) >= FEWEST_WORDS]
-        if any(words != other and sorted(words) == sorted(other) for _, other in alike):
-            return "order"
+        for _, other in alike:
+            if words != other and sorted(words) == sorted(other):
+                return "order", _unequal(words, other)
         for lines, other in alike:
             places = _unequal(words, other)
             if lines >= WELL_KNOWN and len(places) == 1:
                 changed = any(_unequal(third, other) == places for _, third in alike)
-                return None if changed else "word"
-        return None
+                return (None, []) if changed else ("word", places)
+        return None, []
 
     def _forget(self) -> None:
         """Forget the templates that did not come for longest, where all are too many for a note."""
@@ -144,7 +161,7 @@ class Judge:
 
     def note(self, **more: Any) -> str:
         """All that it knows, and more that belongs to it, as text."""
-        told = {"watch": _FORMAT, "lines": self.lines, "in_a_row": self.in_a_row}
+        told = {"watch": _FORMAT, "lines": self.lines, "in_a_row": self.in_a_row, "alike": self.alike}
         return json.dumps(told | more | {"templates": self.templates}, separators=(",", ":"))
 
 
@@ -160,7 +177,7 @@ def read_note(note: str, judge: Judge) -> dict[str, Any]:
         told: dict[str, Any] = json.loads(note)
         if told["watch"] != _FORMAT:
             raise ValueError
-        judge.lines, judge.in_a_row = told["lines"], told["in_a_row"]
+        judge.lines, judge.in_a_row, judge.alike = told["lines"], told["in_a_row"], told.get("alike", {})
         judge.templates = {name: Template(*known) for name, known in told["templates"].items()}
     except (ValueError, KeyError, TypeError) as error:
         raise CommandError("the session's note is not one that this watch can read") from error
@@ -172,10 +189,19 @@ def _written(numbers: Iterable[int]) -> str:
     return "".join(_CHARACTERS[min(number, len(_CHARACTERS) - 1)] for number in numbers)
 
 
-def _longer(lengths: str, longest: str) -> bool:
-    """Whether a field is much longer than it ever was."""
-    pairs = zip(lengths, longest, strict=True)
-    return any(_CHARACTERS.index(new) - _CHARACTERS.index(old) >= LONGER for new, old in pairs)
+def _longer(lengths: str, longest: str) -> list[int]:
+    """The fields that are much longer than they ever were."""
+    pairs = enumerate(zip(lengths, longest, strict=True))
+    return [at for at, (new, old) in pairs if _CHARACTERS.index(new) - _CHARACTERS.index(old) >= LONGER]
+
+
+def spans_of_words(text: str) -> list[tuple[int, int]]:
+    """Where the words of a line that are compared begin and end, in characters."""
+    at, end, spans = len(text) - len(text.lstrip()), len(text.rstrip()), []
+    for gap in _GAP.finditer(text, at, end):
+        spans.append((at, gap.start()))
+        at = gap.end()
+    return [*spans, (at, end)][:MOST_WORDS]
 
 
 def _hashed(word: str) -> str:

@@ -6,6 +6,7 @@ and static-alpha times that to the model as loaded, and beta for each of its wor
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -185,6 +186,9 @@ def rescore(
     kept.check(local=local, names=[name] if name else (), states=[state] if state else ())
     if dev is not None and (name or state or refs or out):
         raise CommandError("--dev finds weights: it keeps no session, and writes no lists")
+    weights = Weights(alpha, static_alpha, beta)
+    if not all(map(math.isfinite, (*weights, acoustic_scale))):
+        raise CommandError("weights have to be finite numbers")
     form = Format(lists, beam_size, acoustic_scale)
     if out is not None:
         form.check(out)
@@ -196,7 +200,6 @@ def rescore(
         wanted["name"] = name
     known = "".join(texts.read(prime)) if prime else ""
     job = Job(found, _said(found, dev or refs), known, fold_case, wanted, state)
-    weights = Weights(alpha, static_alpha, beta)
 
     async def run() -> Sequence[Ranked]:
         async with kept.served(url, api_key, local, model) as client:

@@ -8,8 +8,9 @@ import re
 import sys
 import threading
 from array import array
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, Final, NamedTuple
 
 from rlstm_client import texts
@@ -25,20 +26,27 @@ _HEAD_BYTES: Final = 256
 
 
 class Line(NamedTuple):
-    """A line, of which the beginning is kept, and how many bytes it has with its end."""
+    """A line, of which the beginning is kept, how many bytes it has with its end, and what is known of it."""
 
     text: str
     size: int
+    labels: Mapping[str, str] = MappingProxyType({})
 
 
 class Cutter:
-    """Cuts what comes into lines: each byte is looked at once, and no line holds more than `MOST_BYTES`.
+    """Cuts what comes into lines: each byte is looked at once, and no line holds more than ``most`` bytes.
 
     name  for messages; encoding and invalid as of `texts`
     """
 
-    def __init__(self, name: str = "-", encoding: str | None = None, invalid: Invalid = "replace") -> None:
-        self._name, self._told, self._errors = name, encoding, texts.errors_of(invalid)
+    def __init__(
+        self,
+        name: str = "-",
+        encoding: str | None = None,
+        invalid: Invalid = "replace",
+        most: int = MOST_BYTES,
+    ) -> None:
+        self._name, self._told, self._errors, self._most = name, encoding, texts.errors_of(invalid), most
         self._codec: str | None = None
         self._rest = self._kept = b""
         self._size = self._before = 0
@@ -73,7 +81,7 @@ class Cutter:
         return lines
 
     def _add(self, part: bytes) -> None:
-        self._kept += part[: MOST_BYTES - len(self._kept)]
+        self._kept += part[: self._most - len(self._kept)]
         self._size += len(part)
 
     def _line(self, part: bytes, end: int) -> Line:
@@ -107,10 +115,12 @@ class StandardInput:
     name: Final = "-"
     place: Mapping[str, Any] = {}
 
-    def __init__(self, encoding: str | None = None, invalid: Invalid = "replace") -> None:
-        self._encoding, self._invalid = encoding, invalid
+    def __init__(
+        self, encoding: str | None = None, invalid: Invalid = "replace", most: int = MOST_BYTES
+    ) -> None:
+        self._cut = Cutter("standard input", encoding, invalid, most)
 
-    async def lines(self, place: Mapping[str, Any]) -> AsyncIterator[Line]:
+    async def lines(self, place: Mapping[str, Any]) -> AsyncGenerator[Line, None]:
         """Yield lines as they come. Nothing waits at the end for what does not come."""
         loop, chunks = asyncio.get_running_loop(), asyncio.Queue[bytes](4)
 
@@ -122,12 +132,11 @@ class StandardInput:
                     return
 
         threading.Thread(target=pump, daemon=True).start()
-        cut = Cutter("standard input", self._encoding, self._invalid)
         more = True
         while more:
             chunk = await chunks.get()
             more = bool(chunk)
-            for line in cut.feed(chunk, last=not more):
+            for line in self._cut.feed(chunk, last=not more):
                 yield line
 
 
@@ -138,10 +147,16 @@ class File:
     """
 
     def __init__(
-        self, path: Path, *, follow: bool, encoding: str | None = None, invalid: Invalid = "replace"
+        self,
+        path: Path,
+        *,
+        follow: bool,
+        encoding: str | None = None,
+        invalid: Invalid = "replace",
+        most: int = MOST_BYTES,
     ) -> None:
         path.open("rb").close()
-        self._reading = (str(path), encoding, invalid)
+        self._reading = (str(path), encoding, invalid, most)
         self.name = str(path)
         self._path, self._follow = path, follow
         self._at, self._head = 0, b""
@@ -151,7 +166,7 @@ class File:
         """The end of the line that came last, and what tells the file from another of its name."""
         return {"at": self._at, "head": _digest(self._head[: self._at])}
 
-    async def lines(self, place: Mapping[str, Any]) -> AsyncIterator[Line]:
+    async def lines(self, place: Mapping[str, Any]) -> AsyncGenerator[Line, None]:
         """Yield the lines after a place that was told before; of another file than then, all."""
         while True:
             with self._path.open("rb") as file:

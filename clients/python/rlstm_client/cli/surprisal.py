@@ -186,28 +186,19 @@ def surprisal(
         "--to": to != "csv",
         "--unit": unit not in (None, "log10"),
     }
+    adapt = "frozen" if kenlm == "frozen" else adapt
     _check([name for name, given in of_tables.items() if given], kenlm, space, adapt, adapt_on, freeze)
     learn_first = _text(adapt_on, encoding, invalid) if adapt_on else ""
     read = items.read_items(
         file, "sentences" if kenlm else form, column=column, mark=mark, encoding=encoding, invalid=invalid
     )
-    if by == "region" and not read.items[0].regions:
-        raise CommandError(f"{file} has no regions: give --regions, or a table of words with a column region")
-    if reset == "condition" and "condition" not in read.header:
-        raise CommandError(f"{file} has no column condition")
+    _check_read(file, read, by, reset)
     out = KenLM(kenlm, space or "leading") if kenlm else Table(read, by, to, unit or "bits")
 
     async def run() -> None:
         async with client_of(url, api_key, local, model) as client:
-            reader = Reader(
-                client,
-                unit="log10" if kenlm else unit or "bits",
-                model=None if local else model,
-                adapt=adapt,
-                reset=reset,
-                learn_first=learn_first,
-                freeze=freeze,
-            )
+            named = None if local else model
+            reader = Reader(client, out.unit, named, adapt, reset, learn_first, freeze)
             async for reading in reader.read(read.items):
                 out.write(reading)
 
@@ -232,6 +223,14 @@ def _check(
         raise CommandError("--then-freeze goes with --adapt-on")
     if adapt == "frozen" and (adapt_on or kenlm == "adapted"):
         raise CommandError("--adapt frozen learns nothing: --adapt-on and --kenlm adapted do not go with it")
+
+
+def _check_read(file: Path, read: items.Read, by: By, reset: Reset) -> None:
+    """Refuse what a file has not."""
+    if by == "region" and not read.items[0].regions:
+        raise CommandError(f"{file} has no regions: give --regions, or a table of words with a column region")
+    if reset == "condition" and "condition" not in read.header:
+        raise CommandError(f"{file} has no column condition")
 
 
 def _text(file: Path, encoding: str | None, invalid: texts.Invalid) -> str:

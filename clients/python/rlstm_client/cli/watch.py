@@ -6,20 +6,33 @@ is stopped, or killed, goes on behind the line that was committed last.
 
 import asyncio
 import json
+import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import typer
 
 from rlstm_client import AsyncClient, AsyncSession, Retries
 from rlstm_client._http import DEFAULT_URL
-from rlstm_client.cli import inputs, kept, output
+from rlstm_client.cli import alarms, inputs, kept, output
 from rlstm_client.cli.exits import CommandError
-from rlstm_client.cli.judging import THRESHOLD, WARM_UP, Judge, Verdict, read_note
+from rlstm_client.cli.feeds import Collector, Journal
+from rlstm_client.cli.judging import (
+    THRESHOLD,
+    WARM_UP,
+    Judge,
+    Reason,
+    Seen,
+    Verdict,
+    read_note,
+    spans_of_words,
+)
 from rlstm_client.cli.kept import KeptSession
 from rlstm_client.cli.sources import File, Line, StandardInput
 from rlstm_client.models import Adapt
@@ -30,13 +43,17 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 READ: Final = 1_000
 """Characters of a line that are judged, learned and shown: its beginning."""
 
+DEAREST: Final = 3
+"""Words of an alarm that are told: those that cost most."""
+
 SAVE_LINES: Final = 1_000
 """What is known of so many lines is committed at the latest."""
 
 _LASTING: Final = Retries(attempts=10)
 """A server that starts again is waited for, 45 to 90 seconds."""
 
-Tell = Callable[[Mapping[str, Any]], None]
+Source = File | StandardInput | Journal | Collector
+Tell = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
 @dataclass
@@ -47,14 +64,24 @@ class Watch:
     place    where in the log its session was left
     """
 
-    log: File | StandardInput
+    log: Source
     judge: Judge
     kept: KeptSession = field(init=False)
     session: AsyncSession = field(init=False)
     version: int = 0
     place: Mapping[str, Any] = field(default_factory=dict)
-    alarms: int = 0
+    alarms: Counter[str] = field(default_factory=Counter)
     unsaved: int = 0
+
+    @property
+    def name(self) -> str:
+        """Of the log."""
+        return self.log.name
+
+    @property
+    def lines(self) -> int:
+        """That were judged since the session began."""
+        return self.judge.lines
 
     @asynccontextmanager
     async def opened(
@@ -74,29 +101,31 @@ class Watch:
                 yield self
             finally:
                 await self.kept.save()
-                sys.stderr.write(f"{self.log.name}: {self.judge.lines:,} lines, {self.alarms:,} alarms\n")
+                sys.stderr.write(f"{self.name}: {self.lines:,} lines, {self.alarms.total():,} alarms\n")
 
     async def run(self, tell: Tell, *, every: bool) -> None:
         """Judge each line, tell of alarms or of `every` line, and learn what is not alarming.
 
         An alarm is told before it is committed: killed in between, the watch tells it again.
         """
-        async for line in self.log.lines(self.place):
-            text = line.text[:READ] + "\n"
-            seen = self.judge.compare(text)
-            bits = await self._bits(text) if seen.new else None
-            verdict = self.judge.judge(seen, bits)
-            self.unsaved += 1
-            if every or verdict.reason:
-                tell(self._told(line, verdict, bits))
-            due = verdict.reason is not None or self.judge.lines % SAVE_LINES == 0
-            if verdict.learn:
-                await self._commit(text)
-            elif due:
-                await self._commit()
-            if due:
-                await self.kept.save()
-            self.alarms += verdict.reason is not None
+        async with aclosing(self.log.lines(self.place)) as lines:
+            async for line in lines:
+                text = line.text[:READ] + "\n"
+                seen = self.judge.compare(text)
+                bits = await self._bits(text) if seen.new else None
+                verdict = self.judge.judge(seen, bits)
+                self.unsaved += 1
+                if every or verdict.reason:
+                    await tell(await self._told(line, seen, verdict, bits))
+                due = verdict.reason is not None or self.judge.lines % SAVE_LINES == 0
+                if verdict.learn:
+                    await self._commit(text)
+                elif due:
+                    await self._commit()
+                if due:
+                    await self.kept.save()
+                if verdict.reason is not None:
+                    self.alarms[verdict.reason] += 1
         if self.unsaved:
             await self._commit()
 
@@ -117,11 +146,32 @@ class Watch:
             self.version = (await self.session.append(text, note=note, scores="none", **given)).version
         self.unsaved = 0
 
-    def _told(self, line: Line, verdict: Verdict, bits: tuple[float, float] | None) -> Mapping[str, Any]:
-        told = {"log": self.log.name, "number": self.judge.lines, "reason": verdict.reason}
+    async def _told(
+        self, line: Line, seen: Seen, verdict: Verdict, bits: tuple[float, float] | None
+    ) -> Mapping[str, Any]:
+        told: dict[str, Any] = {"log": self.name, "number": self.lines, "reason": verdict.reason}
         if bits is not None:
             told |= {"score": verdict.score, "bits": bits[0], "static_bits": bits[1]}
-        return told | {"bytes": line.size, "text": line.text[:READ]}
+        text = line.text[:READ]
+        told |= {"bytes": line.size, "text": text}
+        if line.labels:
+            told["labels"] = line.labels
+        if verdict.reason is None:
+            return told
+        spans = [{"start": start, "end": end} for start, end in seen.spans]
+        if verdict.reason == "score":
+            spans = await self._dearest(text)
+        count = self.judge.alike[f"{seen.name} {verdict.reason}"]
+        return told | {"template": seen.name, "count": count, "spans": spans}
+
+    async def _dearest(self, text: str) -> list[Any]:
+        """Give the words that cost most bits: each the more that a beginning costs with it."""
+        words = spans_of_words(text)
+        ranking = await self.session.score([text[:end] for _, end in words], unit="bits")
+        costs = [-each.logprob for each in ranking.candidates]
+        bits = [now - before for before, now in pairwise([0.0, *costs])]
+        dearest = sorted(sorted(range(len(words)), key=lambda at: -bits[at])[:DEAREST])
+        return [{"start": words[at][0], "end": words[at][1], "bits": round(bits[at], 2)} for at in dearest]
 
 
 @app.command()
@@ -130,6 +180,23 @@ def watch(
         list[Path] | None, typer.Argument(help="The logs. Without one, or -: standard input.")
     ] = None,
     *,
+    journal: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|-|journalctl",
+            help="What `journalctl -o json` wrote, or writes into standard input; or run it.",
+        ),
+    ] = None,
+    otlp: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[HOST:]PORT", help="Take OTLP/HTTP logs from a collector here."),
+    ] = None,
+    alertmanager: Annotated[
+        str | None, typer.Option(metavar="URL", help="Send alarms to this Alertmanager too.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus here.")
+    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-F", help="Read on as the files grow and rotate.")
     ] = False,
@@ -158,36 +225,93 @@ def watch(
     Example: tail -F app.log | rlstm watch --name app >> alarms.jsonl
     """
     kept.check(local=local, names=name or (), states=state or ())
-    if not logs and inputs.nothing_piped():
-        raise CommandError("give a log, or pipe one in")
-    paths = logs or [Path("-")]
-    if len({*paths}) < len(paths):
-        raise CommandError("give each log once")
+    reading = {"encoding": encoding, "invalid": invalid}
+    sources = _sources(logs or (), journal or (), otlp or (), follow, reading)
     for option, given in (("--name", name), ("--state", state)):
-        if given and (len(given) != len(paths) or len({*given}) < len(given)):
-            raise CommandError(f"give as many different {option} as logs: {len(paths)}, not {len(given)}")
-    reading: Any = {"encoding": encoding, "invalid": invalid}
-    sources = [
-        StandardInput(**reading) if str(path) == "-" else File(path, follow=follow, **reading)
-        for path in paths
-    ]
-
+        if given and (len(given) != len(sources) or len({*given}) < len(given)):
+            raise CommandError(f"give as many different {option} as logs: {len(sources)}, not {len(given)}")
     wanted: CreateOptions = {"adapt": adapt}
     if model and not local:
         wanted["model"] = model
+    opened: list[tuple[Watch, CreateOptions, Path | None]] = [
+        (
+            Watch(log, Judge(threshold, warm_up)),
+            {**wanted, "name": name[index]} if name else wanted,
+            state[index] if state else None,
+        )
+        for index, log in enumerate(sources)
+    ]
+    place = None if metrics is None else _address("--metrics", metrics)
+    clients = _clients(url, api_key, local, model)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as Ctrl-C does
+    try:
+        asyncio.run(_run(opened, clients, _telling(alertmanager), place, every=every))
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            client, lasting = await stack.enter_async_context(_clients(url, api_key, local, model))
-            watches = []
-            for index, log in enumerate(sources):
-                one = Watch(log, Judge(threshold, warm_up))
-                own: CreateOptions = {**wanted, "name": name[index]} if name else wanted
-                opening = one.opened(client, lasting, own, state[index] if state else None)
-                watches.append(await stack.enter_async_context(opening))
-            await _together(one.run(_tell, every=every) for one in watches)
 
-    asyncio.run(run())
+async def _run(
+    opened: Sequence[tuple[Watch, CreateOptions, Path | None]],
+    clients: AbstractAsyncContextManager[tuple[AsyncClient, AsyncClient]],
+    telling: AbstractAsyncContextManager[Tell],
+    metrics: tuple[str, int] | None,
+    *,
+    every: bool,
+) -> None:
+    """Go on with all watches at once, to the end of their logs."""
+    watches = [watch for watch, _, _ in opened]
+    async with AsyncExitStack() as stack:
+        tell = await stack.enter_async_context(telling)
+        if metrics is not None:
+            stack.enter_context(alarms.metrics(metrics, watches, get_args(Reason)))
+        client, lasting = await stack.enter_async_context(clients)
+        for watch, wanted, state in opened:
+            await stack.enter_async_context(watch.opened(client, lasting, wanted, state))
+        await _together(watch.run(tell, every=every) for watch in watches)
+
+
+def _sources(
+    logs: Sequence[Path], journals: Sequence[str], otlp: Sequence[str], follow: bool, reading: Any
+) -> list[Source]:
+    """Open what is to be watched: logs, then journals, then what collectors send; or standard input."""
+    places = [*map(str, logs), *journals]
+    if not places and not otlp:
+        if inputs.nothing_piped():
+            raise CommandError("give a log, or pipe one in")
+        logs = [Path("-")]
+    if len({*places}) < len(places):
+        raise CommandError("give each log once")
+    return [
+        *(
+            StandardInput(**reading) if str(path) == "-" else File(path, follow=follow, **reading)
+            for path in logs
+        ),
+        *(Journal(place, follow=follow) for place in journals),
+        *(Collector(_address("--otlp", given)) for given in otlp),
+    ]
+
+
+def _address(option: str, given: str) -> tuple[str, int]:
+    host, _, port = given.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise CommandError(f"{option} takes [HOST:]PORT, not {given!r}")
+    return host or "127.0.0.1", int(port)
+
+
+@asynccontextmanager
+async def _telling(alertmanager: str | None) -> AsyncIterator[Tell]:
+    """Give what writes a line, and sends it where it is an alarm."""
+    async with AsyncExitStack() as stack:
+        manager = None
+        if alertmanager is not None:
+            manager = await stack.enter_async_context(alarms.alertmanager(alertmanager))
+
+        async def tell(told: Mapping[str, Any]) -> None:
+            output.write(json.dumps(told) + "\n")
+            if manager is not None and told["reason"]:
+                await manager.tell(told)
+
+        yield tell
 
 
 @asynccontextmanager
@@ -212,7 +336,3 @@ async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _tell(line: Mapping[str, Any]) -> None:
-    output.write(json.dumps(line) + "\n")

@@ -124,7 +124,7 @@ class Table:
     """
 
     def __init__(self, read: Read, by: By, to: To, unit: Unit) -> None:
-        self._read, self._by, self._to, self._unit = read, by, to, unit
+        self._read, self._by, self._to, self.unit = read, by, to, unit
         self._out: Any = None
         self._words = 0
         self._sums: dict[str, list[float]] = {"frozen": [], "adapted": []}
@@ -134,7 +134,7 @@ class Table:
         header = self._read.header
         for theirs, ours in rows(reading, self._by):
             row: dict[str, Any] = {name: theirs.get(name) for name in header}
-            for name, value in {**ours, "unit": self._unit, "model": reading.model}.items():
+            for name, value in {**ours, "unit": self.unit, "model": reading.model}.items():
                 row[f"rlstm_{name}" if name in header and name not in self._read.same else name] = value
             self._print(row)
             self._words += ours.get("words", 1)
@@ -153,9 +153,9 @@ class Table:
 
     def close(self) -> None:
         """Say on standard error what a word costs on average."""
-        base = {"bits": 2.0, "nats": math.e, "log10": 10.0}[self._unit]
+        base = {"bits": 2.0, "nats": math.e, "log10": 10.0}[self.unit]
         told = [
-            f"{name} {math.fsum(costs) / self._words:.3f} {self._unit} a word"
+            f"{name} {math.fsum(costs) / self._words:.3f} {self.unit} a word"
             f" (perplexity per word {perplexity(math.fsum(costs), self._words, base):,.1f})"
             for name, costs in self._sums.items()
             if costs
@@ -169,6 +169,8 @@ class KenLM:
     Words are numbered as they come, from 3; 0 is one out of the vocabulary, 2 the sentence's end. An n-gram's
     context has a length; this model's has no end, and the number of the word's tokens stands there.
     """
+
+    unit: Final = "log10"
 
     def __init__(self, costs: Costs, space: Space) -> None:
         self._costs, self._space = costs, space
