@@ -310,7 +310,7 @@ def test_json_holds_the_tables(rlstm_report, make_run):
 
 
 def test_what_cannot_be_reported_on_is_an_error(rlstm_report, make_run):
-    """Wrong usage is 2, work that failed 1; each in words."""
+    """Wrong usage and nowhere to write are 2, work that failed 1; each in words."""
     run = make_run()
     Path("empty").mkdir()
     Path("file").touch()
@@ -319,7 +319,7 @@ def test_what_cannot_be_reported_on_is_an_error(rlstm_report, make_run):
         ([run, "--out", "a.pdf"], 2, "must end in .html or .md"),
         (["empty"], 1, "holds no run"),
         (["file"], 1, "is not a folder"),
-        ([run, "--out", "file/a.html"], 1, "cannot be written"),
+        ([run, "--out", "file/a.html"], 2, "cannot be written"),
     ]:
         done = rlstm_report(*words)
         assert done.exit_code == code, words

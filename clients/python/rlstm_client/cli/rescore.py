@@ -7,8 +7,8 @@ and static-alpha times that to the model as loaded, and beta for each of its wor
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rlstm_client import AsyncClient, AsyncSession, texts
+from rlstm_client import AsyncClient, texts
 from rlstm_client._http import DEFAULT_URL
 from rlstm_client.cli import inputs, kept, nbest, output, wer
 from rlstm_client.cli.commands import DISTRIBUTION
@@ -87,40 +87,8 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Rescorer:
-    """A session that reads the winners and learns from them; with ``fold_case`` in lower case."""
-
-    session: AsyncSession
-    fold_case: bool
-
-    def as_read(self, text: str) -> str:
-        """The line that the model reads of a text."""
-        return (text.lower() if self.fold_case else text) + "\n"
-
-    async def ranked(self, lists: Sequence[NBest], weights: Weights, known: str) -> AsyncIterator[Ranked]:
-        """Rank lists one after the other, after a text that is known to be right.
-
-        Raises:
-            CommandError: the session has no frozen baseline.
-        """
-        if known:
-            await self.session.append(self.as_read(known.removesuffix("\n")), scores="none")
-        for one in lists:
-            ranking = await self.session.score([self.as_read(text) for text in one.texts], unit="nats")
-            candidates = []
-            for text, given, scored in zip(one.texts, one.given, ranking.candidates, strict=True):
-                if scored.static_logprob is None:
-                    raise CommandError("the session cannot rescore: it has no frozen baseline")
-                costs = Costs(given, scored.logprob, scored.static_logprob, len(text.split()))
-                candidates.append(costs)
-            ranked = Ranked.by(one, candidates, weights)
-            await self.session.append(self.as_read(ranked.text), scores="none")
-            yield ranked
-
-
-@dataclass(frozen=True)
 class Job:
-    """What is to be ranked, and by what; `said` are the references that there are, by their lists' ids."""
+    """What is to be ranked, and by what session; `said` are the references that there are, by lists' ids."""
 
     lists: Sequence[NBest]
     said: Mapping[str, str]
@@ -129,18 +97,42 @@ class Job:
     wanted: CreateOptions
     state: Path | None
 
-    @asynccontextmanager
-    async def ranked(self, client: AsyncClient, weights: Weights) -> AsyncIterator[AsyncIterator[Ranked]]:
-        """Rank the lists in the kept session, or in one that ends with it; saved when all was well."""
-        async with kept.opened(client, self.wanted, self.state) as session:
-            yield Rescorer(session.session, self.fold_case).ranked(self.lists, weights, self.known)
-            await session.save()
+    def as_read(self, text: str) -> str:
+        """The text that the model reads, and errors are counted of."""
+        return text.lower() if self.fold_case else text
+
+    async def ranked(self, client: AsyncClient, weights: Weights) -> AsyncGenerator[Ranked, None]:
+        """Rank the lists one after the other; the session learns what is known, and each winner.
+
+        Raises:
+            CommandError: the session has no frozen baseline.
+        """
+        async with kept.opened(client, self.wanted, self.state) as opened:
+            session = opened.session
+            if self.known:
+                await session.append(self.as_read(self.known).removesuffix("\n") + "\n", scores="none")
+            for one in self.lists:
+                ranking = await session.score([self.as_read(text) + "\n" for text in one.texts], unit="nats")
+                candidates = []
+                for text, given, scored in zip(one.texts, one.given, ranking.candidates, strict=True):
+                    if scored.static_logprob is None:
+                        raise CommandError("the session cannot rescore: it has no frozen baseline")
+                    costs = Costs(given, scored.logprob, scored.static_logprob, len(text.split()))
+                    candidates.append(costs)
+                ranked = Ranked.by(one, candidates, weights)
+                await session.append(self.as_read(ranked.text) + "\n", scores="none")
+                yield ranked
+            await opened.save()
 
     def judged(self, ranked: Sequence[Ranked]) -> list[tuple[Ranked, Judged]]:
         """Count the errors of the candidates of those lists that have a reference."""
-        fold = str.lower if self.fold_case else str
         return [
-            (one, Judged(one.candidates, wer.errors_of([fold(text) for text in one.nbest.texts], fold(said))))
+            (
+                one,
+                Judged(
+                    one.candidates, wer.errors_of([*map(self.as_read, one.nbest.texts)], self.as_read(said))
+                ),
+            )
             for one in ranked
             if (said := self.said.get(one.nbest.id)) is not None
         ]
@@ -216,7 +208,7 @@ def rescore(
 async def _rank(job: Job, client: AsyncClient, weights: Weights, *, quiet: bool) -> Sequence[Ranked]:
     """Rank the lists; each is written as soon as it is known, unless they are wanted in another form."""
     done = []
-    async with job.ranked(client, weights) as ranked:
+    async with aclosing(job.ranked(client, weights)) as ranked:
         async for one in ranked:
             done.append(one)
             if not quiet:
