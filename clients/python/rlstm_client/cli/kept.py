@@ -47,17 +47,14 @@ def check(*, local: bool, names: Sequence[str], states: Sequence[Path]) -> None:
         output.check_place(state)
 
 
-def wanted(
-    *, adapt: Adapt, model: str | None, local: bool, name: str | None, state: Path | None
-) -> CreateOptions:
-    """Say of what kind a new session is to be, where it can be kept. Raises as `check`."""
-    check(local=local, names=[name] if name else (), states=[state] if state else ())
-    given: CreateOptions = {"adapt": adapt}
+def wanted(adapt: Adapt, *, name: str | None, local: bool, model: str | None) -> CreateOptions:
+    """What a new session is to be; here, where there is one model, none is named."""
+    options: CreateOptions = {"adapt": adapt}
     if model and not local:
-        given["model"] = model
+        options["model"] = model
     if name:
-        given["name"] = name
-    return given
+        options["name"] = name
+    return options
 
 
 @asynccontextmanager

@@ -161,9 +161,11 @@ def rescore(
     acoustic_scale: Annotated[float, typer.Option(help="Of Kaldi's acoustic costs.")] = 1.0,
     name: kept.Name = None,
     local: inputs.Local = False,
-    model: Annotated[str | None, typer.Option(help="What reads, of a new session.")] = None,
+    model: inputs.Model = None,
     state: kept.State = None,
     adapt: Annotated[Adapt, typer.Option(help="What learns, of a new session.")] = "both",
+    encoding: inputs.Encoding = None,
+    invalid: inputs.Invalid = "refuse",
     url: inputs.Url = DEFAULT_URL,
     api_key: inputs.ApiKey = None,
 ) -> None:
@@ -171,18 +173,18 @@ def rescore(
 
     Example: rlstm rescore decode/ --refs text --fold-case --out rescored/
     """
-    wanted = kept.wanted(adapt=adapt, model=model, local=local, name=name, state=state)
+    kept.check(local=local, names=[name] if name else (), states=[state] if state else ())
     if dev is not None and (name or state or refs or out):
         raise CommandError("--dev finds weights: it keeps no session, and writes no lists")
-    weights = Weights(alpha, static_alpha, beta)
-    if not all(map(math.isfinite, (*weights, acoustic_scale))):
-        raise CommandError("weights have to be finite numbers")
-    form = Format(lists, beam_size, acoustic_scale)
+    weights = _finite(Weights(alpha, static_alpha, beta), acoustic_scale)
+    how = texts.How(encoding, invalid)
+    form = Format(lists, beam_size, acoustic_scale, how)
     if out is not None:
         form.check(out)
     found = form.read()
-    known = "".join(texts.read(prime)) if prime else ""
-    job = Job(found, _said(found, dev or refs), known, fold_case, wanted, state)
+    wanted = kept.wanted(adapt, name=name, local=local, model=model)
+    known = "".join(texts.read(prime, *how)) if prime else ""
+    job = Job(found, _said(found, dev or refs, how), known, fold_case, wanted, state)
 
     async def run() -> Sequence[Ranked]:
         async with kept.served(url, api_key, local, model) as client:
@@ -194,6 +196,12 @@ def rescore(
     if out is not None:
         form.write(out, found, [one.order for one in ranked], [one.row() for one in ranked])
     _report(ranked, job.judged(ranked))
+
+
+def _finite(weights: Weights, acoustic_scale: float) -> Weights:
+    if not all(map(math.isfinite, (*weights, acoustic_scale))):
+        raise CommandError("weights have to be finite numbers")
+    return weights
 
 
 async def _rank(job: Job, client: AsyncClient, weights: Weights, *, quiet: bool) -> Sequence[Ranked]:
@@ -216,14 +224,14 @@ async def _tune(job: Job, client: AsyncClient) -> Sequence[Ranked]:
     return await _rank(job, client, weights, quiet=True)
 
 
-def _said(lists: Sequence[NBest], file: Path | None) -> Mapping[str, str]:
+def _said(lists: Sequence[NBest], file: Path | None, how: texts.How) -> Mapping[str, str]:
     """The references of a file, or those that the lists have with them.
 
     Raises:
         CommandError: a list has none in the file, or jiwer is not there to count by.
     """
     own = {one.id: one.reference for one in lists if one.reference is not None}
-    said = own if file is None else nbest.references(file)
+    said = own if file is None else nbest.references(file, how)
     if missing := [one.id for one in lists if file is not None and one.id not in said]:
         raise CommandError(f"{file}: there is no reference of {missing[0]!r}")
     if said and find_spec("jiwer") is None:
