@@ -129,7 +129,8 @@ class ModelConfig:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that ``from_json`` reads back."""
-        return {"model_type": MODEL_TYPE, "format_version": FORMAT_VERSION, **asdict(self)}
+        data = {**asdict(self), "widths": list(self.widths)}
+        return {"model_type": MODEL_TYPE, "format_version": FORMAT_VERSION, **data}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "ModelConfig":

@@ -311,7 +311,7 @@ def test_json_holds_the_tables(rlstm_report, make_run):
 
 
 def test_what_cannot_be_reported_on_is_an_error(rlstm_report, make_run):
-    """Wrong usage is 2, work that failed 1; each in words."""
+    """Wrong usage and nowhere to write are 2, work that failed 1; each in words."""
     run = make_run()
     Path("empty").mkdir()
     Path("file").touch()

@@ -23,6 +23,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from rlstm_training.atomic import replace_text
 from rlstm_training.commands.console import AsJson, command, show_json
 from rlstm_training.config import Recipe
 from rlstm_training.recipes import CITED, RECIPES
@@ -424,7 +425,7 @@ def write(runs: Sequence[Run], groups: Sequence[Group], problems: Sequence[Probl
         if not markdown:
             return Markup(drawn)  # noqa: S704
         name = f"{next(numbers):02d}.svg"
-        (figures / name).write_text(drawn)
+        (figures / name).write_text(drawn, encoding="utf-8")
         return Markup(f"{quote(figures.name)}/{name}")  # noqa: S704
 
     environment = Environment(
@@ -444,7 +445,7 @@ def write(runs: Sequence[Run], groups: Sequence[Group], problems: Sequence[Probl
         figure=figure,
         fenced=_fenced,
     )
-    path.write_text(page)
+    replace_text(path, page)
 
 
 def _shown(value: Any, *, markdown: bool) -> Any:

@@ -50,13 +50,16 @@ def rounded(statistics: GradientStatistics) -> GradientStatistics:
 
 
 def save_calibration(path: Path, calibrated: CalibrationSet) -> None:
-    """Write the file: a reader of ``path`` never sees half of it."""
+    """Write the file: whoever reads it never sees half of one. Raises OSError; the old file is unharmed."""
     arrays = dict(_named(calibrated.statistics))
     rules = {"format_version": FORMAT_VERSION, "rules": [choice.to_json() for choice in calibrated.choices]}
     dtypes = {name: _dtype(name, array) for name, array in arrays.items()}
     beside = path.with_name(path.name + ".partial")
-    beside.write_bytes(stored.write(arrays, dtypes, {_METADATA: json.dumps(rules)}))
-    beside.replace(path)
+    try:
+        beside.write_bytes(stored.write(arrays, dtypes, {_METADATA: json.dumps(rules)}))
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def load_calibration(path: Path, config: ModelConfig) -> CalibrationSet:

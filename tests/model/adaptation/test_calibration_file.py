@@ -1,7 +1,9 @@
 """The file that holds a checkpoint's statistics and rules: what is read is what was written."""
 
+import errno
 import hashlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,6 +45,21 @@ def test_what_a_search_was_made_with_is_what_is_read(make_calibrated, path, shap
     for rule in first.choices:
         before = rounded(first.statistics).calibration(rule)
         assert read.choose(rule.kind, rule.num_fast_weights).fingerprint == before.fingerprint
+
+
+def test_a_disk_that_takes_no_more_leaves_the_old_file(make_calibrated, path, monkeypatch):
+    """Nor half of the new one beside it."""
+    path.write_bytes(b"old")
+
+    def full(partial, data):
+        with partial.open("wb") as file:
+            file.write(data[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_calibration(path, make_calibrated())
+    assert [(file.name, file.read_bytes()) for file in path.parent.iterdir()] == [(path.name, b"old")]
 
 
 def test_rounding_keeps_enough(make_calibrated):
