@@ -96,25 +96,23 @@ def exported(*texts):
     return request.SerializeToString()
 
 
+def start_prometheus(run, folder, watched, port):
+    """Run Prometheus, which asks a port for metrics every second."""
+    (folder / "prometheus.yml").write_text(
+        "{scrape_configs: [{job_name: watch, scrape_interval: 1s,"
+        f" static_configs: [{{targets: ['127.0.0.1:{watched}']}}]}}]}}"
+    )
+    options = ("--config.file=prometheus.yml", f"--storage.tsdb.path={folder / 'db'}")
+    run("prometheus", PROGRAMS[1], *options, f"--web.listen-address=127.0.0.1:{port}")
+
+
 def test_all_kinds_of_logs_at_once(run, rlstm, alertmanager, tmp_path):
     """A journal's export, a file that rotates and an OTLP stream; after a kill it goes on behind them."""
     otlp, metrics, port = free_port(), free_port(), free_port()
     journal, app = tmp_path / "export.json", tmp_path / "app.log"
     journal.write_text("".join(entry(n, f"session {n} opened for user root") for n in range(70)))
     app.write_text("".join(f"12:00:{n % 60:02} GET /items/{n} 200 in {n % 9} ms\n" for n in range(70)))
-    (tmp_path / "prometheus.yml").write_text(
-        "{scrape_configs: [{job_name: watch, scrape_interval: 1s,"
-        f" static_configs: [{{targets: ['127.0.0.1:{metrics}']}}]}}]}}"
-    )
-    run(
-        *(
-            "prometheus",
-            PROGRAMS[1],
-            "--config.file=prometheus.yml",
-            f"--storage.tsdb.path={tmp_path / 'db'}",
-        ),
-        f"--web.listen-address=127.0.0.1:{port}",
-    )
+    start_prometheus(run, tmp_path, metrics, port)
     words = [
         *(rlstm.path, "watch", app, "--journal", journal, "--otlp", otlp, "--follow", "--local"),
         *(part for name in "abc" for part in ("--state", tmp_path / f"{name}.rlstm")),

@@ -20,7 +20,7 @@ weights was.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -365,6 +365,13 @@ CITED: Mapping[str, Sequence[tuple[str, float, str]]] = {
     "ptb-words": (("Transformer-XL, 24 M weights", 54.5, "Dai et al. 2019"),),
 }
 """Transformers on the same corpora: static, in the measure of `PUBLISHED`, on test."""
+
+
+def transformers(corpora: Collection[str]) -> list[dict[str, Any]]:
+    """Rows of `CITED` for these corpora."""
+    names = ("corpus", "model", "test", "source")
+    rows = [(corpus, *row) for corpus, rows in CITED.items() if corpus in corpora for row in rows]
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _published(name: str) -> Recipe:

@@ -183,14 +183,13 @@ def rescore(
         form.check(out)
     found = form.read()
     wanted = kept.wanted(adapt, name=name, local=local, model=model)
-    known = "".join(texts.read(prime, *how)) if prime else ""
-    job = Job(found, _said(found, dev or refs, how), known, fold_case, wanted, state)
+    prefix = "".join(texts.read(prime, *how)) if prime else ""
+    job = Job(found, _said(found, dev or refs, how), prefix, fold_case, wanted, state)
 
     async def run() -> Sequence[Ranked]:
         async with kept.served(url, api_key, local, model) as client:
-            if dev is not None:
-                return await _tune(job, client)
-            return await _rank(job, client, weights, quiet=out is not None)
+            tune = dev is not None
+            return await (_tune(job, client) if tune else _rank(job, client, weights, quiet=out is not None))
 
     ranked = asyncio.run(run())
     if out is not None:

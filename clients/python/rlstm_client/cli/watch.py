@@ -227,17 +227,11 @@ def watch(
     kept.check(local=local, names=name or (), states=state or ())
     reading = {"encoding": encoding, "invalid": invalid}
     sources = _sources(logs or (), journal or (), otlp or (), follow, reading)
-    for option, given in (("--name", name), ("--state", state)):
-        if given and (len(given) != len(sources) or len({*given}) < len(given)):
-            raise CommandError(f"give as many different {option} as logs: {len(sources)}, not {len(given)}")
     wanted = kept.wanted(adapt, name=None, local=local, model=model)
-    opened: list[tuple[Watch, CreateOptions, Path | None]] = [
-        (
-            Watch(log, Judge(threshold, warm_up)),
-            {**wanted, "name": name[index]} if name else wanted,
-            state[index] if state else None,
-        )
-        for index, log in enumerate(sources)
+    sessions = _sessions(len(sources), wanted, name or (), state or ())
+    opened = [
+        (Watch(log, Judge(threshold, warm_up)), *session)
+        for log, session in zip(sources, sessions, strict=True)
     ]
     place = None if metrics is None else _address("--metrics", metrics)
     clients = _clients(url, api_key, local, model)
@@ -287,6 +281,18 @@ def _sources(
         *(Journal(place, follow=follow) for place in journals),
         *(Collector(_address("--otlp", given)) for given in otlp),
     ]
+
+
+def _sessions(
+    count: int, wanted: CreateOptions, names: Sequence[str], states: Sequence[Path]
+) -> list[tuple[CreateOptions, Path | None]]:
+    """What session each log has, and the file that keeps it. Raises CommandError."""
+    for option, given in (("--name", names), ("--state", states)):
+        if given and (len(given) != count or len({*given}) < count):
+            raise CommandError(f"give as many different {option} as logs: {count}, not {len(given)}")
+    named: list[CreateOptions] = [{**wanted, "name": name} for name in names] or [wanted] * count
+    kept_in: Sequence[Path | None] = states or [None] * count
+    return list(zip(named, kept_in, strict=True))
 
 
 def _address(option: str, given: str) -> tuple[str, int]:
