@@ -126,16 +126,12 @@ class Job:
 
     def judged(self, ranked: Sequence[Ranked]) -> list[tuple[Ranked, Judged]]:
         """Count the errors of the candidates of those lists that have a reference."""
-        return [
-            (
-                one,
-                Judged(
-                    one.candidates, wer.errors_of([*map(self.as_read, one.nbest.texts)], self.as_read(said))
-                ),
-            )
-            for one in ranked
-            if (said := self.said.get(one.nbest.id)) is not None
-        ]
+        counted = []
+        for one in ranked:
+            if (said := self.said.get(one.nbest.id)) is not None:
+                errors = wer.errors_of([*map(self.as_read, one.nbest.texts)], self.as_read(said))
+                counted.append((one, Judged(one.candidates, errors)))
+        return counted
 
 
 @app.command()
@@ -165,9 +161,11 @@ def rescore(
     acoustic_scale: Annotated[float, typer.Option(help="Of Kaldi's acoustic costs.")] = 1.0,
     name: kept.Name = None,
     local: inputs.Local = False,
-    model: Annotated[str | None, typer.Option(help="What reads, of a new session.")] = None,
+    model: inputs.Model = None,
     state: kept.State = None,
     adapt: Annotated[Adapt, typer.Option(help="What learns, of a new session.")] = "both",
+    encoding: inputs.Encoding = None,
+    invalid: inputs.Invalid = "refuse",
     url: inputs.Url = DEFAULT_URL,
     api_key: inputs.ApiKey = None,
 ) -> None:
@@ -178,31 +176,32 @@ def rescore(
     kept.check(local=local, names=[name] if name else (), states=[state] if state else ())
     if dev is not None and (name or state or refs or out):
         raise CommandError("--dev finds weights: it keeps no session, and writes no lists")
-    weights = Weights(alpha, static_alpha, beta)
-    if not all(map(math.isfinite, (*weights, acoustic_scale))):
-        raise CommandError("weights have to be finite numbers")
-    form = Format(lists, beam_size, acoustic_scale)
+    weights = _finite(Weights(alpha, static_alpha, beta), acoustic_scale)
+    how = texts.How(encoding, invalid)
+    form = Format(lists, beam_size, acoustic_scale, how)
     if out is not None:
         form.check(out)
     found = form.read()
-    wanted: CreateOptions = {"adapt": adapt}
-    if model and not local:
-        wanted["model"] = model
-    if name:
-        wanted["name"] = name
-    known = "".join(texts.read(prime)) if prime else ""
-    job = Job(found, _said(found, dev or refs), known, fold_case, wanted, state)
+    wanted = kept.wanted(adapt, name=name, local=local, model=model)
+    known = "".join(texts.read(prime, *how)) if prime else ""
+    job = Job(found, _said(found, dev or refs, how), known, fold_case, wanted, state)
 
     async def run() -> Sequence[Ranked]:
         async with kept.served(url, api_key, local, model) as client:
-            return await (
-                _rank(job, client, weights, quiet=out is not None) if dev is None else _tune(job, client)
-            )
+            if dev is not None:
+                return await _tune(job, client)
+            return await _rank(job, client, weights, quiet=out is not None)
 
     ranked = asyncio.run(run())
     if out is not None:
         form.write(out, found, [one.order for one in ranked], [one.row() for one in ranked])
     _report(ranked, job.judged(ranked))
+
+
+def _finite(weights: Weights, acoustic_scale: float) -> Weights:
+    if not all(map(math.isfinite, (*weights, acoustic_scale))):
+        raise CommandError("weights have to be finite numbers")
+    return weights
 
 
 async def _rank(job: Job, client: AsyncClient, weights: Weights, *, quiet: bool) -> Sequence[Ranked]:
@@ -225,14 +224,14 @@ async def _tune(job: Job, client: AsyncClient) -> Sequence[Ranked]:
     return await _rank(job, client, weights, quiet=True)
 
 
-def _said(lists: Sequence[NBest], file: Path | None) -> Mapping[str, str]:
+def _said(lists: Sequence[NBest], file: Path | None, how: texts.How) -> Mapping[str, str]:
     """The references of a file, or those that the lists have with them.
 
     Raises:
         CommandError: a list has none in the file, or jiwer is not there to count by.
     """
     own = {one.id: one.reference for one in lists if one.reference is not None}
-    said = own if file is None else nbest.references(file)
+    said = own if file is None else nbest.references(file, how)
     if missing := [one.id for one in lists if file is not None and one.id not in said]:
         raise CommandError(f"{file}: there is no reference of {missing[0]!r}")
     if said and find_spec("jiwer") is None:
