@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from rlstm_model import stored
+from rlstm_model import hub, stored
 from rlstm_model import vocab as vocabularies
 from rlstm_model.config import ConfigError, ModelConfig
 from rlstm_model.parameters import Parameters, shapes
@@ -43,6 +43,7 @@ VOCAB = "vocab.json"
 CARD = "README.md"
 ADAPTATION = "adaptation.safetensors"
 EVALUATION = "evaluation.json"
+_FILES: Final = (WEIGHTS, CONFIG, VOCAB, CARD, ADAPTATION, EVALUATION)
 
 CARD_FIELDS: Final = (
     "library_name: mogrifier-rlstm",
@@ -92,9 +93,9 @@ def shipped_names() -> list[str]:
 def load(name_or_path: str | Path) -> Checkpoint:
     """The checkpoint in a folder or, where there is no such folder, the shipped one of that name.
 
-    Raises CheckpointError.
+    Or on Hugging Face's hub, as ``hf://owner/name`` (:mod:`rlstm_model.hub`). Raises CheckpointError.
     """
-    folder = _resolve(name_or_path)
+    folder, name = _resolve(name_or_path)
     config = _read_json(folder / CONFIG, ModelConfig.from_json)
     vocab = _read_json(folder / VOCAB, vocabularies.from_json)
     if vocab.size != config.vocab_size:
@@ -106,7 +107,7 @@ def load(name_or_path: str | Path) -> Checkpoint:
     return Checkpoint(
         parameters=parameters,
         vocab=vocab,
-        name=folder.resolve().name,
+        name=name,
         folder=folder,
         card=card.read_text("utf-8", errors="replace") if card.is_file() else "",
         fingerprint=fingerprint(parameters, vocab),
@@ -170,13 +171,18 @@ def _shipped_folder() -> Path:
     return Path(str(files("rlstm_model"))) / "shipped"
 
 
-def _resolve(name_or_path: str | Path) -> Path:
-    path = Path(name_or_path)
+def _resolve(name_or_path: str | Path) -> tuple[Path, str]:
+    """Its folder and its name."""
+    if hub.is_of_hub(name_or_path):
+        try:
+            return hub.snapshot(name_or_path, _FILES)
+        except hub.HubError as error:
+            raise CheckpointError(str(error)) from error
+    path, names = Path(name_or_path), shipped_names()
+    if not path.is_dir() and str(name_or_path) in names:
+        path = _shipped_folder() / str(name_or_path)
     if path.is_dir():
-        return path
-    names = shipped_names()
-    if str(name_or_path) in names:
-        return _shipped_folder() / str(name_or_path)
+        return path, path.resolve().name
     known = likely(str(name_or_path), names) or "none"
     raise CheckpointError(f"{name_or_path}: no such checkpoint folder or shipped model (shipped: {known})")
 
@@ -254,9 +260,8 @@ def _refuse_foreign(folder: Path) -> None:
     """Replacing a folder deletes it: never somebody's own."""
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder}: is not a folder")
-    ours = {WEIGHTS, CONFIG, VOCAB, CARD, ADAPTATION, EVALUATION}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.name not in ours:
+        if path.name not in _FILES:
             raise CheckpointError(f"{folder}: holds {path.name}, which is not part of a checkpoint")
 
 

@@ -185,8 +185,9 @@ class LocalModel:
         """How the model may learn. Raises CheckpointError where nothing says so, CalibrationError."""
         path = self.checkpoint.adaptation_file
         if path is None:
+            folder = self.checkpoint.folder
             raise CheckpointError(
-                f"{self.checkpoint.folder} has no {checkpoints.ADAPTATION}: calibrate it first"
+                f"{folder}: has no calibration, it cannot learn; run rlstm calibrate {folder} --corpus TEXT"
             )
         return load_calibration(path, self.checkpoint.parameters.config)
 

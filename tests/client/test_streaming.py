@@ -335,7 +335,9 @@ def texts():
         ("next(session.stream(['a', 'b']))", 0),
         ("answers = session.stream(iter(['a', 'b'])); next(answers)", 0),
         ("answers = session.stream(texts()); next(answers)", 0),
+        ("answers = [session.stream(texts())]; answers.append(answers); next(answers[0])", 0),
         ("for answer in session.stream(['a'] * 100): break", 0),
+        ("for answer in session.stream(sys.stdin): break", 0),
         ("for answer in session.stream(texts()): sys.exit(3)", 3),
         ("for answer in session.stream(texts()): raise OSError", 1),
     ],
@@ -343,9 +345,12 @@ def texts():
 def test_a_stream_that_is_left_does_not_hold_the_process(peer: Peer, url: str, left: str, code: int) -> None:
     """However it is left, and whatever its texts wait for: nothing waits for a thread at the end."""
     peer.steps = [peer.then_hangs(peer.takes(1))]
-    done = subprocess.run([sys.executable, "-c", LEFT + left, url], timeout=60, stderr=subprocess.PIPE)
-
-    assert (done.returncode, b"Fatal" in done.stderr) == (code, False)
+    pipes: Any = dict.fromkeys(("stdin", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", LEFT + left, url], **pipes) as process:
+        process.stdin.write(b"a\n")  # and no more: nothing is to wait for it
+        process.stdin.flush()
+        assert process.wait(60) == code
+        assert b"Fatal" not in process.stderr.read()
 
 
 @pytest.mark.parametrize("ends", ["close", "let go"])

@@ -117,5 +117,5 @@ def test_a_model_without_calibration_says_what_to_do(model, tmp_path):
     bare = rlstm_model.load(tmp_path / "bare")
 
     assert bare.score(TEXT).bits_per_byte > 0
-    with pytest.raises(CheckpointError, match=r"adaptation\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"run rlstm calibrate .*bare --corpus TEXT"):
         bare.stream()

@@ -15,6 +15,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from rlstm_training.config import Source
 from rlstm_training.recipes import RECIPES
 from rlstm_training.report import (
     best_first,
@@ -324,3 +325,13 @@ def test_what_cannot_be_reported_on_is_an_error(rlstm_report, make_run):
         done = rlstm_report(*words)
         assert done.exit_code == code, words
         assert message in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_transformers_stand_beside_runs_on_their_corpora(rlstm_report, make_run):
+    """As they were published; a report on other corpora has none."""
+    make_run("ours")
+    rlstm_report("in", "--out", "out/page.md")
+    assert "Transformer" not in Path("out/page.md").read_text()
+    make_run("theirs", sources=(Source(corpus="enwik8", rows=2),))
+    rlstm_report("in", "--out", "out/page.md")
+    assert "Transformer-XL, 277 M weights | 0.99" in Path("out/page.md").read_text()

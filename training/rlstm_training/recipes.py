@@ -20,7 +20,7 @@ weights was.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -348,6 +348,23 @@ PUBLISHED: Mapping[str, tuple[float, float]] = {
     "text8-96m-lstm": (1.106, 1.047),
 }
 """The published rows: perplexity of words, bits per character or byte, on test; static, then dynamic."""
+
+
+CITED: Mapping[str, Sequence[tuple[str, float, str]]] = {
+    "enwik8": (
+        ("Transformer-XL, 41 M weights", 1.06, "Dai et al. 2019"),
+        ("Transformer-XL, 88 M weights", 1.03, "Dai et al. 2019"),
+        ("Transformer-XL, 277 M weights", 0.99, "Dai et al. 2019"),
+        ("Longformer, 41 M weights", 1.00, "Beltagy et al. 2020"),
+        ("Longformer, 102 M weights", 0.99, "Beltagy et al. 2020"),
+    ),
+    "text8": (
+        ("Transformer-XL, 277 M weights", 1.08, "Dai et al. 2019"),
+        ("Longformer, 41 M weights", 1.10, "Beltagy et al. 2020"),
+    ),
+    "ptb-words": (("Transformer-XL, 24 M weights", 54.5, "Dai et al. 2019"),),
+}
+"""Transformers on the same corpora: static, in the measure of `PUBLISHED`, on test."""
 
 
 def _published(name: str) -> Recipe:

@@ -26,7 +26,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from rlstm_training.atomic import replace_text
 from rlstm_training.commands.console import AsJson, command, show_json
 from rlstm_training.config import Recipe
-from rlstm_training.recipes import RECIPES
+from rlstm_training.recipes import CITED, RECIPES
 from rlstm_training.reporting import Measure, measure_of, scalars
 from rlstm_training.run import METRICS, RECIPE, RunDirectory, RunError
 
@@ -392,6 +392,12 @@ def tables_of(runs: Sequence[Run], groups: Sequence[Group]) -> Iterator[tuple[st
         columns = {"run": [group.label for group in groups], **differing}
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         yield "What differs between recipes", "", rows
+    corpora = {source.corpus for run in runs for source in run.recipe.sources}
+    cited = [(corpus, *row) for corpus, rows in CITED.items() if corpus in corpora for row in rows]
+    if cited:
+        names = ("corpus", "model", "test", "source")
+        about = "Perplexity of words, bits per character or byte, on test, as published."
+        yield "Transformers", about, [dict(zip(names, row, strict=True)) for row in cited]
     rows = []
     for group in (group for group in groups if len(group.runs) > 1):
         lowest, highest = (end(group.results, default=None) for end in (min, max))

@@ -102,7 +102,8 @@ class ServedModel:
         Raises InvalidField when the checkpoint has no rule for them; it names those there are.
         """
         if self.calibrated is None:
-            raise InvalidField("adaptation", f"the model {self.name} has no calibration: it cannot learn")
+            message = f"the model {self.name} has no calibration: it cannot learn"
+            raise InvalidField("adaptation", f"{message} (rlstm calibrate FOLDER --corpus TEXT)")
         try:
             return self._evaluators[self.calibrated.find(kind, num_fast_weights)]
         except NotCalibrated as error:

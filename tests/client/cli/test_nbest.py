@@ -9,6 +9,7 @@ import pytest
 
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.nbest import Format, references
+from rlstm_client.texts import How
 
 LISTS = [
     ("utt-a", ["WRECK A NICE BEACH", "RECOGNISE SPEECH", ""], [-1.0, -1.5, -9.25]),
@@ -76,6 +77,15 @@ def test_the_same_lists_in_each_format(tmp_path: Path, kind: str) -> None:
     assert [(one.id, list(one.texts)) for one in found] == [(key, texts) for key, texts, _ in LISTS]
     assert [list(one.given) for one in found] == [pytest.approx(scores) for *_, scores in LISTS]
     assert [one.first_pass for one in found] == [0, 0, 0]
+
+
+def test_lists_are_read_as_told(tmp_path: Path) -> None:
+    """All their files, and the references: in an encoding, or with bytes replaced that are no text."""
+    (tmp_path / "lists.tsv").write_bytes(b"caf\xe9\t-1\n")
+    (tmp_path / "said").write_bytes(b"1 caf\xe9\n")
+    for how, text in ((How("latin-1"), "café"), (How(invalid="replace"), "caf\ufffd")):
+        assert list(Format(tmp_path / "lists.tsv", 1, how=how).read()[0].texts) == [text]
+        assert references(tmp_path / "said", how) == {"1": text}
 
 
 def test_beams_are_cut_by_their_number(tmp_path: Path) -> None:

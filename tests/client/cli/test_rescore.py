@@ -175,3 +175,16 @@ def test_what_is_wrong_is_told_before_anything_is_scored(
     monkeypatch.chdir(files(tmp_path, {"refs": "x y\n"}))
     code, rows, err = rescore(MAKE["json"](tmp_path), *options, "--url", "http://127.0.0.1:9")
     assert (code, rows, said in err, err.count("\n")) == (2, [], True, 1)
+
+
+def test_without_jiwer_nothing_is_counted(
+    rescore: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists are ranked; whoever asks for word errors is told what to install."""
+    monkeypatch.setattr("rlstm_client.cli.rescore.find_spec", lambda _: None)
+    files(tmp_path, {"lists": '{"id": "a", "candidates": [{"text": "b"}], "reference": "b"}'})
+    code, rows, said = rescore(tmp_path / "lists")
+    assert (code, winners(rows), "WER" in said) == (0, ["b"], False)
+    code, rows, said = rescore(tmp_path / "lists", "--refs", tmp_path / "lists")
+    assert (code, rows) == (4, [])
+    assert "pip install 'mogrifier-rlstm[rescore]'" in said

@@ -160,9 +160,10 @@ def test_a_table_of_words_gets_a_row_for_each(table: Any, tmp_path: Path, client
 
 @pytest.mark.parametrize(("to", "sep"), [("tsv", "\t"), ("jsonl", None)])
 def test_other_forms(run: Run, tmp_path: Path, to: str, sep: str | None) -> None:
-    """The same rows; units are as asked for."""
+    """The same rows, of a table with semicolons too; units are as asked for."""
     file = tmp_path / "items.csv"
-    file.write_text(TABLE)
+    with file.open("w", newline="", encoding="utf-16") as place:
+        csv.writer(place, delimiter=";").writerows(csv.reader(TABLE.splitlines()))
     out = run(file, "--to", to, "--unit", "nats")[1].splitlines()
     found = [json.loads(line) for line in out] if sep is None else list(csv.DictReader(out, delimiter=sep))
 

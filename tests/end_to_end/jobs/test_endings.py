@@ -37,5 +37,5 @@ def test_ctrl_c(run, server, client):
 
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert "7 bytes learned" in err
+    assert "learned" in err
     assert {info.id for info in client.sessions.list()} == before

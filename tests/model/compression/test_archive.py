@@ -248,7 +248,7 @@ def test_a_model_that_lacks_some_bytes_is_refused(pack, tmp_path, vocab):
 
 
 def test_a_model_without_a_calibration_is_frozen(pack, unpack, subwords):
-    with pytest.raises(CheckpointError, match="calibrate it first"):
+    with pytest.raises(CheckpointError, match="run rlstm calibrate"):
         pack(b"ab", "both", model=subwords)
 
 

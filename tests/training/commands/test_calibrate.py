@@ -31,15 +31,33 @@ def told(done):
     return " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_the_served_subspace_and_full_weights_are_the_usual(calibrate, trained):
-    """The subspace is the default: the embedding and the softmax within 128 axes, and all biases."""
-    done, rules = calibrate()
+def test_the_served_subspace_is_the_usual(calibrate, trained):
+    """The embedding and the softmax within 128 axes, and all biases; full weights where asked for."""
+    done, rules = calibrate("--kind", "subspace", "--kind", "full")
     config = load(trained).parameters.config
     served = most_fast_weights(cores_of(config, Statistics(rank=160)), 128, cells=False)
     assert rules == [("subspace", served), ("full", config.num_parameters)]
     assert f"subspace, {served:,} fast weights, 2 experts\n" in done.output
     assert f"full, {config.num_parameters:,} fast weights\n" in done.output
     assert "regret" in done.output
+
+
+def test_a_text_is_enough_and_a_short_one_says_what_is_needed(rlstm, trained, tmp_path):
+    """By the model's own vocabulary, its last tenth to choose on; where it is refused nothing is written."""
+    text = tmp_path / "text.txt"
+    for lines, says in ((10, "has 41 bytes, but 100 are needed, a text of 1,000"), (40, "2,000 are needed")):
+        text.write_text("so it was, and so it was; so it was now.\n" * lines)
+        few = ["--length", 100, "--heads", 10, "--segments", 40, *GRID]
+        done = rlstm("calibrate", trained, "--corpus", text, *few)
+        assert done.exit_code == 2
+        assert says in told(done)
+        assert load(trained).adaptation_file is None
+    text.write_text("so it was, and so it was; so it was now.\n" * 90)
+    done = rlstm("calibrate", trained, "--corpus", text, *few)
+    assert done.exit_code == 0, done.output
+    checkpoint = load(trained)
+    rules = load_calibration(checkpoint.adaptation_file, checkpoint.parameters.config).choices
+    assert [rule.kind for rule in rules] == ["subspace"]
 
 
 def test_other_kinds_and_sizes_are_found_when_asked_for(calibrate, trained):

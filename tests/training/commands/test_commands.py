@@ -126,7 +126,7 @@ def test_foreseeable_errors_are_one_line(rlstm, trained, corpora, own_folder, tm
         (["evaluate", trained, "--corpus", "three"], 2, "test.txt.xz is damaged"),
         (["evaluate", trained, "--stream", "none"], 2, "no stream 'none'"),
         (["evaluate", trained, "--corpus", "one", "--dynamic"], 2, "has no calibration"),
-        (["calibrate", trained, "--corpus", own_folder, "--length", 99999], 2, "99999 bytes in a row"),
+        (["calibrate", trained, "--corpus", own_folder, "--length", 99999], 2, "but 99,999 are needed"),
         (["train", "tiny", "--corpus", tmp_path / "void"], 2, "no corpus"),
         (["train", "tiny", "--corpus", own_folder, "--run", run, "--steps", 7], 1, "steps differ"),
         (["corpora", "ptb-words", "--download"], 2, "corpus 'ptb-words' cannot be downloaded"),

@@ -1,6 +1,7 @@
 """``rlstm calibrate``: measure a model's gradient statistics and choose how it learns."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, get_args
 
@@ -35,15 +36,16 @@ from rlstm_training.commands.console import (
     command,
     show_json,
 )
-from rlstm_training.commands.given import prepare_device, recipe_named
-from rlstm_training.config import Recipe
+from rlstm_training.commands.given import prepare_device, sources_of
+from rlstm_training.config import Source
+from rlstm_training.corpora import CorpusError
 from rlstm_training.corpora.reading import held_out
 from rlstm_training.corpora.texts import Passage, excerpt
 from rlstm_training.evaluation.measurements import Form, Measurements, Statistics, cores_of, most_fast_weights
 from rlstm_training.evaluation.search import Grid
 
 ON = ("wikitext-2", "tinyshakespeare", "canterbury/alice29", "domains/foldoc", "languages/bgwiki")
-CHANGING = "all in one session"
+CHANGING, GOING_ON = "all in one session", "three times as long"
 KINDS: tuple[Kind, ...] = ("subspace", "full")
 SERVED_RANK = 128
 AXES, EMBEDDING_AXES = 160, 256
@@ -57,7 +59,7 @@ _Kind = Annotated[
     list[str] | None,
     typer.Option(
         help=f"A kind of fast weights: {', '.join(get_args(Kind))}. The first is the default. "
-        f"Others than {' and '.join(KINDS)} are found only when asked for."
+        f"Others than {KINDS[0]}, and with a recipe {KINDS[1]}, are found only when asked for."
     ),
 ]
 _NumFastWeights = Annotated[
@@ -107,13 +109,16 @@ def calibrate(
 ) -> None:
     """Choose how a model learns, on held-out text; writes adaptation.safetensors and the model card.
 
-    With --corpus, only that corpus's validation text and those of --on are read. A rule is chosen for
-    --experts that are mixed, as they are served; that of full fast weights, the yardstick, for a single one.
+    The text is that of --corpus, or what the recipe reads, in tokens of the model's own vocabulary.
+    Statistics are taken on its training part; rules are chosen on its validation part (the last tenth of a
+    file) and on --on. A rule is for --experts that are mixed, as they are served; that of full fast weights,
+    a yardstick, for a single one.
     """
     if first and not add:
         raise typer.BadParameter("the first form is the default without --add", param_hint="--first")
     place, checkpoint = prepare_device(device, threads), load(model)
-    known, kinds = calibrated_of(checkpoint) if add else None, kinds_chosen(kind)
+    usual = KINDS if corpus is None else KINDS[:1]
+    known, kinds = calibrated_of(checkpoint) if add else None, kinds_chosen(kind, usual)
     _check_sizes({"--rank": rank, "--embedding-rank": embedding_rank}, known)
     statistics = Statistics(
         heads=heads,
@@ -122,10 +127,10 @@ def calibrate(
         embedding_rank=embedding_rank or EMBEDDING_AXES,
     )
     forms = forms_chosen(checkpoint, kinds, num_fast_weights, axes, statistics, known)
-    trained = recipe_named(recipe or checkpoint.name, corpus)
+    sources = sources_of(recipe or checkpoint.name, corpus)
     others = on if on is not None else () if corpus else ON
-    passages = passages_held_out(checkpoint, trained, others, length)
-    measurements = measurements_of(checkpoint, place, trained, statistics, known)
+    passages = passages_held_out(checkpoint, sources, others, length)
+    measurements = measurements_of(checkpoint, place, sources, statistics, known)
     given = {"rates": rate, "decays": decay, "epsilons": epsilon, "segments": _segments(segment, known)}
     choices = _choose(measurements, passages, checkpoint.vocab.kind, forms, given, experts=experts)
     keep_choices(checkpoint, choices, known, first=first)
@@ -148,13 +153,13 @@ def _check_sizes(sizes: Mapping[str, int | None], known: CalibrationSet | None) 
             raise typer.BadParameter(message, param_hint=option)
 
 
-def kinds_chosen(named: Sequence[str] | None) -> list[Kind]:
-    """The kinds named, each once, or the usual ones."""
+def kinds_chosen(named: Sequence[str] | None, usual: Sequence[Kind]) -> list[Kind]:
+    """The kinds named, each once, or the ``usual`` ones."""
     known: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
     for name in named or ():
         if name not in known:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint="--kind")
-    return [known[name] for name in dict.fromkeys(named or KINDS)]
+    return [known[name] for name in dict.fromkeys(named or usual)]
 
 
 def forms_chosen(
@@ -190,17 +195,20 @@ def forms_chosen(
 
 
 def passages_held_out(
-    checkpoint: Checkpoint, recipe: Recipe, others: Sequence[str], length: int
+    checkpoint: Checkpoint, sources: Sequence[Source], others: Sequence[str], length: int
 ) -> list[Passage]:
     """An excerpt of each corpus's validation text, once whatever the forms it is trained in.
 
-    And all of them in one session, where there are several: how well a rule follows a text that changes, and
-    what it forgets, shows in no text alone.
+    And all of them in one session: how well a rule follows a text that changes, and what it forgets, shows in
+    no text alone. Of a single corpus it is what goes on behind the excerpt, where the text is that long.
     """
-    names = list(dict.fromkeys([*recipe.corpora, *others]))
+    names = list(dict.fromkeys([*(source.corpus for source in sources), *others]))
     raw = {name: held_out(name, "valid", length) for name in names}
-    if len(raw) > 1:
+    if len(names) > 1:
         raw[CHANGING] = b"".join(raw.values())
+    else:
+        with suppress(CorpusError):
+            raw[GOING_ON] = held_out(names[0], "valid", 3 * length)
     return [excerpt(checkpoint.vocab, text, name) for name, text in raw.items()]
 
 

@@ -19,9 +19,9 @@ from rlstm_model.checkpoint import ADAPTATION, Checkpoint, CheckpointError
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.cards import calibration_section, rewrite_card, with_section, without_sections
 from rlstm_training.commands.console import progress_bar, show_table, warn
-from rlstm_training.config import Recipe
+from rlstm_training.config import Source
 from rlstm_training.corpora import CorpusError
-from rlstm_training.corpora.texts import Passage, prepare
+from rlstm_training.corpora.texts import Passage, training_texts
 from rlstm_training.evaluation.evaluation import StaticReading
 from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Statistics
 from rlstm_training.evaluation.search import Grid, Trials, search, session_losses
@@ -102,7 +102,9 @@ def calibrated_of(checkpoint: Checkpoint) -> CalibrationSet:
     """What a checkpoint was calibrated to. Raises CheckpointError where it was not, CalibrationError."""
     file = checkpoint.adaptation_file
     if file is None:
-        raise CheckpointError(f"{checkpoint.folder}: has no calibration; run rlstm calibrate")
+        raise CheckpointError(
+            f"{checkpoint.folder}: has no calibration; run rlstm calibrate {checkpoint.folder} --corpus TEXT"
+        )
     return load_calibration(file, checkpoint.parameters.config)
 
 
@@ -126,21 +128,19 @@ def grid_of(usual: Grid, **given: Sequence[float] | None) -> Grid:
 def measurements_of(
     checkpoint: Checkpoint,
     device: torch.device,
-    recipe: Recipe,
+    sources: Sequence[Source],
     statistics: Statistics,
     known: CalibrationSet | None = None,
 ) -> Measurements:
-    """Statistics of the recipe's training text, or those that are ``known``.
+    """Statistics of training texts, as the model's vocabulary has them, or those that are ``known``.
 
-    Raises CheckpointError when the model's vocabulary is not that text's.
+    Raises CorpusError when the texts are missing, too short, or hold what the vocabulary cannot have.
     """
-    texts, vocab = prepare(recipe)
-    if vocab != checkpoint.vocab:
-        raise CheckpointError(
-            f"{checkpoint.folder}: its vocabulary is not that of recipe {recipe.name}'s training text"
-        )
+    vocab = checkpoint.vocab
+    least = statistics.heads * statistics.segments * 5  # a quarter of what is read, in segments of 20
+    texts = training_texts(vocab, sources, least)
     model = LanguageModel.of(checkpoint.parameters).to(device)
-    return Measurements(model, texts.train, bos_id=vocab.bos_id, statistics=statistics, known=known)
+    return Measurements(model, texts, bos_id=vocab.bos_id, statistics=statistics, known=known)
 
 
 def choose_rule(

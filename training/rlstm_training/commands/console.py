@@ -49,7 +49,8 @@ class SplitName(StrEnum):
 
 Model = Annotated[str, typer.Argument(help="A checkpoint folder, or the name of a shipped model.")]
 OwnCorpus = Annotated[
-    str | None, typer.Option(help="Instead of the recipe's: a corpus, or a folder with train.txt, valid.txt.")
+    str | None,
+    typer.Option(help="Instead of the recipe's: a corpus, a folder with train.txt and valid.txt, or a file."),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: torch's own choice).")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]

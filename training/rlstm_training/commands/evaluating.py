@@ -26,8 +26,8 @@ from rlstm_training.commands.choosing import (
     rule_named,
 )
 from rlstm_training.commands.console import SplitName, progress_bar, show_json, show_table
-from rlstm_training.commands.given import recipe_named
-from rlstm_training.config import Recipe
+from rlstm_training.commands.given import recipe_named, sources_of
+from rlstm_training.config import Source
 from rlstm_training.corpora import CorpusError, as_text
 from rlstm_training.corpora.reading import load_corpus, load_stream
 from rlstm_training.corpora.texts import Passage, excerpt, passage, validation_passages
@@ -97,13 +97,14 @@ class Origin:
         """The network, on the device."""
         return LanguageModel.of(self.checkpoint.parameters).to(self.device)
 
-    def recipe(self) -> Recipe:
-        """The recipe that it was trained by, on the corpus it was trained on. Wrong usage if unknown."""
-        return recipe_named(self.recipe_name or self.checkpoint.name, self.trained_on)
+    @property
+    def sources(self) -> Sequence[Source]:
+        """What it was trained on. Wrong usage if unknown."""
+        return sources_of(self.recipe_name or self.checkpoint.name, self.trained_on)
 
     def validation(self, tokens: int) -> list[Passage]:
         """The first ``tokens`` tokens of the corpora's validation text, or of the recipe's."""
-        corpora = self.corpora or self.recipe().corpora
+        corpora = self.corpora or [source.corpus for source in self.sources]
         return validation_passages(self.checkpoint.vocab, list(dict.fromkeys(corpora)), tokens)
 
     def temperatures(self) -> Temperatures:
@@ -132,7 +133,7 @@ class Origin:
         grid = grid_of(Grid.usual(self.checkpoint.vocab.kind), **values)
         statistics = Statistics(heads=heads, segments=segments)
         passages = self.validation(tokens)
-        measurements = measurements_of(self.checkpoint, self.device, self.recipe(), statistics)
+        measurements = measurements_of(self.checkpoint, self.device, self.sources, statistics)
         return choose_rule(measurements, passages, grid, experts=experts, temperature=temperature)
 
     def calibration(self, rule: str | None) -> Calibration:
@@ -159,7 +160,8 @@ class Origin:
         """Dropout samples with the rates written in ``dropout``, or the recipe's; None for no samples."""
         if not samples:
             return None
-        rates = self.recipe().dropout if dropout is None else _rates(dropout)
+        name = self.recipe_name or self.checkpoint.name
+        rates = recipe_named(name, None).dropout if dropout is None else _rates(dropout)
         try:
             rates = scaled(rates, scale)
         except ValueError as error:

@@ -1,6 +1,7 @@
 """What options name: the device that computes, and recipes."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -8,7 +9,7 @@ import typer
 
 from rlstm_model import native
 from rlstm_model.checkpoint import likely
-from rlstm_training.config import Recipe
+from rlstm_training.config import Recipe, Source
 from rlstm_training.corpora.texts import on_corpus
 from rlstm_training.recipes import RECIPES
 
@@ -35,6 +36,15 @@ def recipe_named(name: str, corpus: str | None) -> Recipe:
         raise typer.BadParameter(f"{name!r} is no recipe: name one of {likely(name, RECIPES)}")
     recipe = RECIPES[name]()
     return recipe if corpus is None else on_corpus(recipe, corpus)
+
+
+def sources_of(name: str, corpus: str | None) -> Sequence[Source]:
+    """What a model was trained on: a corpus, or what a recipe reads. Wrong usage when neither is known."""
+    if corpus is not None:
+        return (Source(corpus=corpus, rows=1),)
+    if name not in RECIPES:
+        raise typer.BadParameter(f"{name!r} is no recipe: name a text like the model's own with --corpus")
+    return RECIPES[name]().sources
 
 
 def recipe_chosen(name: str | None, file: Path | None, corpus: str | None) -> Recipe:

@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from rlstm_model.checkpoint import CARD_HEADER, load, save
+from rlstm_model.checkpoint import CARD_HEADER, save
+from rlstm_model.config import ModelConfig
 from rlstm_model.parameters import Parameters
-from rlstm_model.vocab import Vocab
+from rlstm_model.vocab import PieceVocab, Vocab, WordVocab
 from rlstm_training.commands.console import AsJson, command, show_json
 from rlstm_training.imports.tensors import GATES, parameters_of, read_state_dict
 from rlstm_training.imports.vocabularies import Specials, listed, pieces
@@ -60,14 +61,14 @@ def import_model(
         raise typer.BadParameter("name one of --words, --characters, --tokenizer")
     parameters = parameters_of(read_state_dict(file), gates=gates, tied=tied, no_bias=no_bias)
     specials, size = Specials(eos, unk, bos, lower), parameters.config.vocab_size
-    vocab: Vocab
+    vocab: WordVocab | PieceVocab
     if tokenizer is not None:
         vocab = pieces(tokenizer, specials, size)
     else:
         vocab = listed(vocabularies[0], specials, size, by_character=characters is not None)
     card = _card(out.name, file, parameters, vocab)
     save(out, parameters, vocab, dtype="F16" if half else "F32", card=card)
-    _tell(out, as_json)
+    _tell(out, parameters.config, vocab, as_json)
 
 
 def _card(name: str, file: Path, parameters: Parameters, vocab: Vocab) -> str:
@@ -79,10 +80,8 @@ def _card(name: str, file: Path, parameters: Parameters, vocab: Vocab) -> str:
     )
 
 
-def _tell(folder: Path, as_json: bool) -> None:
-    checkpoint = load(folder)
-    config, vocab = checkpoint.parameters.config, checkpoint.vocab
-    begins = vocab.token_bytes(vocab.bos_id).decode(errors="replace")
+def _tell(folder: Path, config: ModelConfig, vocab: WordVocab | PieceVocab, as_json: bool) -> None:
+    begins = vocab.bos or vocab.eos
     told: dict[str, Any] = {
         "model": str(folder),
         "parameters": config.num_parameters,
@@ -95,5 +94,5 @@ def _tell(folder: Path, as_json: bool) -> None:
         return
     tied = ", tied embeddings" if config.tie_embeddings else ""
     typer.echo(f"model: {folder}: {config.num_parameters:,} weights, {config.num_layers} layers{tied}")
-    typer.echo(f"vocabulary: {vocab.size:,} {vocab.kind}; a text is read after {begins!r}")
+    typer.echo(f"vocabulary: {vocab.size:,} {vocab.kind}; a text is read after {begins}")
     typer.echo(f"to have sessions learn: rlstm calibrate {folder} --corpus TEXT")

@@ -42,8 +42,8 @@ def locate(name: str, split: Split, *, folder: Path | None = None) -> Extent:
     """Where a corpus's split lies.
 
     ``name`` is a dataset of the manifest; one of its files that has no splits, without suffix
-    (``canterbury/alice29``: all splits are the whole file); a published corpus; or the path of a folder with
-    ``<split>.txt``. Raises CorpusError.
+    (``canterbury/alice29``: all splits are the whole file); a published corpus; the path of a folder with
+    ``<split>.txt``; or that of a text, whose last tenth is its validation text. Raises CorpusError.
     """
     extent = _in_manifest(name, split, folder or corpora_folder())
     if extent is not None:
@@ -64,13 +64,24 @@ def load_corpus(name: str, split: Split, *, folder: Path | None = None) -> bytes
         return load_file(extent.path, folder=folder)[extent.start : extent.end]
     if name in PUBLISHED:
         return PUBLISHED[name].load(split, folder)
+    if Path(name).is_file():
+        return _part(as_text(read_file(Path(name)), name), split, name)
     if Path(name).is_dir():
         place = Path(name) / f"{split}.txt"
         return as_text(read_file(place), str(place))
     raise CorpusError(
         f"no corpus {name!r}: not in {folder / MANIFEST} (set {ENVIRONMENT} to a corpora folder), none of "
-        f"the published ones ({', '.join(PUBLISHED)}), and no folder"
+        f"the published ones ({', '.join(PUBLISHED)}), and no folder or file"
     )
+
+
+def _part(raw: bytes, split: Split, name: str) -> bytes:
+    """Of a text without parts: nine tenths to train on, to a line's end where there is one, and the rest."""
+    if split == "test":
+        raise CorpusError(f"{name}: a single text has no test part")
+    tenth = len(raw) - len(raw) // 10
+    cut = raw.rfind(b"\n", 0, tenth) + 1 or raw.rfind(b" ", 0, tenth) + 1 or tenth
+    return raw[:cut] if split == "train" else raw[cut:]
 
 
 def load_file(path: str, *, folder: Path | None = None) -> bytes:
@@ -177,6 +188,10 @@ def held_out(name: str, split: Split, length: int, *, folder: Path | None = None
     extent = locate(name, split, folder=folder)
     streams = _streams(folder or corpora_folder()).values()
     taken = [used for stream in streams for used in stream if used.path == extent.path]
+    if not taken and extent.end - extent.start < length:
+        said = f"its {split} part has {extent.end - extent.start:,} bytes, but {length:,} are needed"
+        whole = f", a text of {10 * length:,}" if Path(name).is_file() else ""
+        raise CorpusError(f"{name}: {said}{whole}")
     start = first_free(extent, taken, length) - extent.start
     return load_corpus(name, split, folder=folder)[start : start + length]
 

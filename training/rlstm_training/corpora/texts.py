@@ -14,6 +14,7 @@ from rlstm_model.checkpoint import load
 from rlstm_model.vocab import (
     ByteVocab,
     CharVocab,
+    InvalidText,
     SubwordVocab,
     Vocab,
     VocabError,
@@ -81,6 +82,26 @@ def on_corpus(recipe: Recipe, corpus: str, *, folder: Path | None = None) -> Rec
     return replace(moved, model=replace(recipe.model, vocab_size=vocab.size))
 
 
+def training_texts(
+    vocab: Vocab, sources: Sequence[Source], least: int = 1, *, folder: Path | None = None
+) -> list[tuple[Ids, int]]:
+    """Training texts as tokens of a vocabulary that is there already, each with its rows.
+
+    Raises CorpusError for texts that are missing, have fewer than ``least`` tokens, or hold what the
+    vocabulary cannot have.
+    """
+    texts = []
+    for source in sources:
+        raw = in_form(load_corpus(source.corpus, "train", folder=folder), source.form)
+        ids = _ids(vocab, raw, f"{_label(source)} train")
+        if len(ids) < least:
+            needed = len(raw) * least // max(1, len(ids))
+            message = f"{source.corpus}: {len(ids):,} tokens to measure on are too few: {least:,} are needed"
+            raise CorpusError(f"{message}, some {needed:,} bytes")
+        texts.append((ids, source.rows))
+    return texts
+
+
 def build_vocab(kind: VocabKind, texts: dict[str, bytes], *, size: int) -> Vocab:
     """The vocabulary of named texts; ``size`` is that of subwords, of others the texts give it.
 
@@ -104,7 +125,10 @@ def passage(vocab: Vocab, raw: bytes, name: str) -> Passage:
     if vocab.kind == "bytes":
         ids, unknown = list(raw), 0
     else:
-        encoded = vocab.encode(_decode(raw, name))
+        try:
+            encoded = vocab.encode(_decode(raw, name))
+        except InvalidText as error:
+            raise CorpusError(f"{name}: {error}") from error
         ids, unknown = encoded.ids, encoded.unknown
     if not ids:
         raise CorpusError(f"{name} holds no text")
@@ -166,9 +190,7 @@ def _train_text(recipe: Recipe, source: Source, vocab: Vocab, raw: bytes) -> tup
 
 def _encode_long(vocab: Vocab, raw: bytes, name: str, window: int, pieces: int = 1) -> Ids:
     """Ids of a text with more than ``window`` tokens a piece, all known where tokens are characters."""
-    ids: Ids = (
-        np.frombuffer(raw, dtype=np.uint8) if vocab.kind == "bytes" else vocab.encode_ids(_decode(raw, name))
-    )
+    ids = _ids(vocab, raw, name)
     if vocab.kind == "characters":
         unknown = np.flatnonzero(ids == vocab.unknown_id)
         if len(unknown):
@@ -177,6 +199,15 @@ def _encode_long(vocab: Vocab, raw: bytes, name: str, window: int, pieces: int =
         each = f" for each of {pieces} rows" if pieces > 1 else ""
         raise CorpusError(f"{name}: {len(ids)} tokens cannot fill a window of {window}{each}")
     return ids
+
+
+def _ids(vocab: Vocab, raw: bytes, name: str) -> Ids:
+    if vocab.kind == "bytes":
+        return np.frombuffer(raw, dtype=np.uint8)
+    try:
+        return vocab.encode_ids(_decode(raw, name))
+    except InvalidText as error:
+        raise CorpusError(f"{name}: {error}") from error
 
 
 def _load_sources(recipe: Recipe, split: Split, folder: Path | None) -> dict[str, bytes]:

@@ -19,6 +19,9 @@ from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Set
 # What a text may gain, at least, as a part of its bits: where it gains less, the search sees only noise.
 _LEAST_GAIN = 0.01
 
+# Vocabularies of tokens of several characters.
+_LONG = ("words", "subwords", "pieces")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
@@ -36,14 +39,18 @@ class Grid:
         Rates belong to statistics over single segments (docs/mathematics.md §8.2): at batches of 100,
         published ones are a tenth of these. Most words are rare and their statistics next to nothing, so
         that epsilon alone bounds the step that their rows take when they do occur: for words it is larger.
-        Within axes a greater epsilon does better: small statistics there are mostly noise.
+        Within axes a greater epsilon does better: small statistics there are mostly noise. Words, of which a
+        text has fewer than bytes, bear greater rates there.
         """
         if kind == "subspace":
-            rates, full = (3e-4, 5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3), cls.usual(tokens)
+            full = cls.usual(tokens)
+            rates: tuple[float, ...] = (3e-4, 5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3, 8e-3)
+            if tokens in _LONG:
+                rates = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
             return replace(full, rates=rates, decays=(0.0, 1e-3, 3e-3), epsilons=(1.0,))
         if kind == "output_bias":
             return replace(cls.usual(tokens), rates=(3e-3, 1e-2, 3e-2, 1e-1))
-        if tokens in ("words", "subwords", "pieces"):
+        if tokens in _LONG:
             return cls(
                 rates=(1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3),
                 decays=(0.0, 1e-3),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from rlstm_client.texts import TextError, decoded
-from rlstm_model.vocab import PieceVocab, Vocab, VocabError, WordVocab
+from rlstm_model.vocab import PieceVocab, VocabError, WordVocab
 from rlstm_model.vocab.pieces import Library
 from rlstm_training.imports import ImportRefused
 
@@ -70,7 +70,7 @@ def listed(file: Path, specials: Specials, size: int, *, by_character: bool = Fa
         raise ImportRefused(f"{file}: {error}") from error
 
 
-def pieces(file: Path, specials: Specials, size: int) -> Vocab:
+def pieces(file: Path, specials: Specials, size: int) -> PieceVocab:
     """A tokenizer.json, or a sentencepiece model. Raises ImportRefused."""
     data = _read(file)
     library: Library = "tokenizers" if data[:1] == b"{" else "sentencepiece"

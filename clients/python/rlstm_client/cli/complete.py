@@ -19,7 +19,6 @@ from rlstm_client._http import DEFAULT_URL
 from rlstm_client.cli import inputs, kept, output
 from rlstm_client.cli.kept import KeptSession
 from rlstm_client.models import Adapt
-from rlstm_client.options import CreateOptions
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -104,9 +103,11 @@ def complete(
     seed: Annotated[int, typer.Option(help="The same seed gives the same proposals.")] = 1,
     name: kept.Name = None,
     local: inputs.Local = False,
-    model: Annotated[str | None, typer.Option(help="What proposes, of a new session.")] = None,
+    model: inputs.Model = None,
     state: kept.State = None,
     adapt: Annotated[Adapt, typer.Option(help="What learns, of a new session.")] = "both",
+    encoding: inputs.Encoding = None,
+    invalid: inputs.Invalid = "refuse",
     url: inputs.Url = DEFAULT_URL,
     api_key: inputs.ApiKey = None,
 ) -> None:
@@ -115,11 +116,7 @@ def complete(
     Example: rlstm complete --name diary
     """
     kept.check(local=local, names=[name] if name else (), states=[state] if state else ())
-    wanted: CreateOptions = {"adapt": adapt}
-    if model and not local:
-        wanted["model"] = model
-    if name:
-        wanted["name"] = name
+    wanted = kept.wanted(adapt, name=name, local=local, model=model)
     console = Console(stderr=True, highlight=False)
 
     async def run() -> None:
@@ -129,14 +126,14 @@ def complete(
         ):
             desk = Desk(session, proposals, max_tokens, temperature, seed)
             try:
-                await desk.talk(_typed(console))
+                await desk.talk(_typed(console, texts.How(encoding, invalid)))
             finally:
                 console.print(desk.summary(), soft_wrap=True)
 
     asyncio.run(run())
 
 
-async def _typed(console: Console) -> AsyncIterator[str]:
+async def _typed(console: Console, how: texts.How) -> AsyncIterator[str]:
     """Yield lines, without their ends, as they are typed or piped. Nothing waits for one at the end."""
     loop, coming = asyncio.get_running_loop(), asyncio.Queue[str | Exception | None](1)
 
@@ -145,7 +142,7 @@ async def _typed(console: Console) -> AsyncIterator[str]:
             asyncio.run_coroutine_threadsafe(coming.put(item), loop).result()
 
         try:
-            for line in texts.lines(texts.read(Path("-"))):
+            for line in texts.lines(texts.read(Path("-"), *how)):
                 put(line.removesuffix("\n"))
         except Exception as error:
             put(error)

@@ -120,11 +120,17 @@ def read_table(
 ) -> tuple[list[str], list[tuple[int, Columns]]]:
     """Read a table whole: its header, and its rows with the lines that they end in.
 
+    Where a comma is no delimiter, as in the tables of many countries, a semicolon is.
+
     Raises:
         CommandError: it is none; the row is named.
     """
     csv.field_size_limit(_LONGEST_CELL)
-    reader = csv.reader(io.StringIO("".join(parts), newline=""), delimiter=delimiter, strict=True)
+    text = "".join(parts)
+    first = texts.LINE_END.split(text, 1)[0]
+    if delimiter == "," and delimiter not in first and ";" in first:
+        delimiter = ";"
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         header = next(reader, [])
         if not header or len({*header}) < len(header):

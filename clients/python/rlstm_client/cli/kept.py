@@ -12,6 +12,7 @@ import typer
 from rlstm_client import AsyncClient, AsyncSession
 from rlstm_client.cli import commands, output
 from rlstm_client.cli.exits import CommandError
+from rlstm_client.models import Adapt
 from rlstm_client.options import CreateOptions
 
 Name = Annotated[str | None, typer.Option(help="Keep the session under this name, and go on with it.")]
@@ -46,6 +47,16 @@ def check(*, local: bool, names: Sequence[str], states: Sequence[Path]) -> None:
         output.check_place(state)
 
 
+def wanted(adapt: Adapt, *, name: str | None, local: bool, model: str | None) -> CreateOptions:
+    """What a new session is to be; here, where there is one model, none is named."""
+    options: CreateOptions = {"adapt": adapt}
+    if model and not local:
+        options["model"] = model
+    if name:
+        options["name"] = name
+    return options
+
+
 @asynccontextmanager
 async def served(url: str, api_key: str | None, local: bool, model: str | None) -> AsyncIterator[AsyncClient]:
     """Open a client of a server, or of one in this process."""
@@ -59,17 +70,17 @@ async def served(url: str, api_key: str | None, local: bool, model: str | None) 
 
 @asynccontextmanager
 async def opened(
-    client: AsyncClient, wanted: CreateOptions, state: Path | None = None
+    client: AsyncClient, given: CreateOptions, state: Path | None = None
 ) -> AsyncIterator[KeptSession]:
     """Go on with the session of a name or a file, or make one as wanted; what is not kept ends with it."""
     session = None
     if state is not None and await asyncio.to_thread(state.exists):
         session = await client.sessions.import_session(state)
-    elif "name" in wanted:
-        session = await client.sessions.find(wanted["name"])
-    session = session or await client.sessions.create(**wanted)
+    elif "name" in given:
+        session = await client.sessions.find(given["name"])
+    session = session or await client.sessions.create(**given)
     try:
         yield KeptSession(session, state)
     finally:
-        if "name" not in wanted:
+        if "name" not in given:
             await session.delete()

@@ -67,6 +67,7 @@ class Format:
     place: Path
     beam_size: int | None = None
     acoustic_scale: float = 1.0
+    how: texts.How = texts.AS_MARKED
     kind: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -146,14 +147,14 @@ class Format:
         return f"{key}{line}".rstrip(" ") + "\n"
 
     def _json(self) -> Iterator[NBest]:
-        for number, (where, line) in enumerate(_lines(self.place), 1):
+        for number, (where, line) in enumerate(_lines(self.place, self.how), 1):
             yield _from_json(line, where, str(number))
 
     def _nemo(self) -> Iterator[NBest]:
         size = self.beam_size
         if size is None:
             raise CommandError(f"{self.place}: give --beam-size, the lines of each utterance")
-        rows = [(where, line.split("\t"), line) for where, line in _lines(self.place)]
+        rows = [(where, line.split("\t"), line) for where, line in _lines(self.place, self.how)]
         if len(rows) % size:
             raise CommandError(f"{self.place}: {len(rows)} lines are no multiple of --beam-size {size}")
         for row in rows:
@@ -171,7 +172,7 @@ class Format:
         while (folder := self.place / f"{len(folders) + 1}best_recog").is_dir():
             folders.append(folder)
         tables = [
-            {name: _table(folder / name) for name in ("text", "score", *_ALSO["espnet"])}
+            {name: _table(folder / name, self.how) for name in ("text", "score", *_ALSO["espnet"])}
             for folder in folders
         ]
         for utterance in {**tables[0]["score"], **tables[0]["text"]}:
@@ -197,7 +198,7 @@ class Format:
             for group, scale in zip(_KALDI_COSTS, (1.0, self.acoustic_scale), strict=True)
             for name in [name for name in group if (self.place / name).is_file()][:1]
         }
-        tables = {name: _table(self.place / name) for name in (*names, *costs, *_ALSO["kaldi"])}
+        tables = {name: _table(self.place / name, self.how) for name in (*names, *costs, *_ALSO["kaldi"])}
         lists = dict[str, list[tuple[str, float, dict[str, str]]]]()
         for key, (where, text) in tables[names[0]].items():
             utterance, dash, rank = key.rpartition("-")
@@ -213,7 +214,7 @@ class Format:
             yield NBest(utterance, candidates, scores, lines=lines_of)
 
 
-def references(file: Path) -> dict[str, str]:
+def references(file: Path, how: texts.How = texts.AS_MARKED) -> dict[str, str]:
     """What was said, by utterance: lines "UTTERANCE …", or JSON lines with a reference or a text.
 
     A JSON line without an id is of the utterance of its number, as in a manifest of NeMo's.
@@ -222,7 +223,7 @@ def references(file: Path) -> dict[str, str]:
         CommandError: a line is neither, or nothing is there.
     """
     found = dict[str, str]()
-    for number, (where, line) in enumerate(_lines(file), 1):
+    for number, (where, line) in enumerate(_lines(file, how), 1):
         if line.lstrip().startswith("{"):
             row = _row(line, where)
             said = row.get("reference", row.get("text"))
@@ -237,12 +238,12 @@ def references(file: Path) -> dict[str, str]:
     return found
 
 
-def _table(file: Path) -> Table:
+def _table(file: Path, how: texts.How) -> Table:
     """Read a table; a file that is not there has no line."""
     if not file.is_file():
         return {}
     found = dict[str, tuple[str, str]]()
-    for where, line in _lines(file):
+    for where, line in _lines(file, how):
         key, *rest = line.split(maxsplit=1)
         if key in found:
             raise CommandError(f"{where}: {key!r} comes twice")
@@ -250,9 +251,9 @@ def _table(file: Path) -> Table:
     return found
 
 
-def _lines(file: Path) -> Iterator[tuple[str, str]]:
+def _lines(file: Path, how: texts.How) -> Iterator[tuple[str, str]]:
     """Yield the lines that are not blank, and where they stand."""
-    for number, line in enumerate(texts.LINE_END.split("".join(texts.read(file))), 1):
+    for number, line in enumerate(texts.LINE_END.split("".join(texts.read(file, *how))), 1):
         if line.strip(" \r\n"):
             yield f"{file} line {number}", line
 

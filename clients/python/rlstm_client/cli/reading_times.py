@@ -21,10 +21,10 @@ from wordfreq import zipf_frequency
 
 from rlstm_client import texts
 from rlstm_client._http import DEFAULT_URL
-from rlstm_client.cli import inputs, output
+from rlstm_client.cli import inputs, kept, output
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.items import Columns, Item, read_table
-from rlstm_client.cli.surprisal import Reader, Reset, client_of
+from rlstm_client.cli.surprisal import Reader, Reset
 from rlstm_client.cli.words import Space
 from rlstm_client.models import Adapt
 
@@ -234,7 +234,7 @@ def reading_times(
     costs: dict[str, list[float]] = {"frozen": [], "adapted": []}
 
     async def run() -> None:
-        async with client_of(url, api_key, local, model) as client:
+        async with kept.served(url, api_key, local, model) as client:
             reader = Reader(client, "bits", None if local else model, adapt, reset)
             async for reading in reader.read(study.texts()):
                 for word in reading.words():

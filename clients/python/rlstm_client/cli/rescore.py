@@ -7,8 +7,8 @@ and static-alpha times that to the model as loaded, and beta for each of its wor
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rlstm_client import AsyncClient, AsyncSession, texts
+from rlstm_client import AsyncClient, texts
 from rlstm_client._http import DEFAULT_URL
 from rlstm_client.cli import inputs, kept, nbest, output, wer
 from rlstm_client.cli.commands import DISTRIBUTION
@@ -87,40 +87,8 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Rescorer:
-    """A session that reads the winners and learns from them; with ``fold_case`` in lower case."""
-
-    session: AsyncSession
-    fold_case: bool
-
-    def as_read(self, text: str) -> str:
-        """The line that the model reads of a text."""
-        return (text.lower() if self.fold_case else text) + "\n"
-
-    async def ranked(self, lists: Sequence[NBest], weights: Weights, known: str) -> AsyncIterator[Ranked]:
-        """Rank lists one after the other, after a text that is known to be right.
-
-        Raises:
-            CommandError: the session has no frozen baseline.
-        """
-        if known:
-            await self.session.append(self.as_read(known.removesuffix("\n")), scores="none")
-        for one in lists:
-            ranking = await self.session.score([self.as_read(text) for text in one.texts], unit="nats")
-            candidates = []
-            for text, given, scored in zip(one.texts, one.given, ranking.candidates, strict=True):
-                if scored.static_logprob is None:
-                    raise CommandError("the session cannot rescore: it has no frozen baseline")
-                costs = Costs(given, scored.logprob, scored.static_logprob, len(text.split()))
-                candidates.append(costs)
-            ranked = Ranked.by(one, candidates, weights)
-            await self.session.append(self.as_read(ranked.text), scores="none")
-            yield ranked
-
-
-@dataclass(frozen=True)
 class Job:
-    """What is to be ranked, and by what; `said` are the references that there are, by their lists' ids."""
+    """What is to be ranked, and by what session; `said` are the references that there are, by lists' ids."""
 
     lists: Sequence[NBest]
     said: Mapping[str, str]
@@ -129,21 +97,41 @@ class Job:
     wanted: CreateOptions
     state: Path | None
 
-    @asynccontextmanager
-    async def ranked(self, client: AsyncClient, weights: Weights) -> AsyncIterator[AsyncIterator[Ranked]]:
-        """Rank the lists in the kept session, or in one that ends with it; saved when all was well."""
-        async with kept.opened(client, self.wanted, self.state) as session:
-            yield Rescorer(session.session, self.fold_case).ranked(self.lists, weights, self.known)
-            await session.save()
+    def as_read(self, text: str) -> str:
+        """The text that the model reads, and errors are counted of."""
+        return text.lower() if self.fold_case else text
+
+    async def ranked(self, client: AsyncClient, weights: Weights) -> AsyncGenerator[Ranked, None]:
+        """Rank the lists one after the other; the session learns what is known, and each winner.
+
+        Raises:
+            CommandError: the session has no frozen baseline.
+        """
+        async with kept.opened(client, self.wanted, self.state) as opened:
+            session = opened.session
+            if self.known:
+                await session.append(self.as_read(self.known).removesuffix("\n") + "\n", scores="none")
+            for one in self.lists:
+                ranking = await session.score([self.as_read(text) + "\n" for text in one.texts], unit="nats")
+                candidates = []
+                for text, given, scored in zip(one.texts, one.given, ranking.candidates, strict=True):
+                    if scored.static_logprob is None:
+                        raise CommandError("the session cannot rescore: it has no frozen baseline")
+                    costs = Costs(given, scored.logprob, scored.static_logprob, len(text.split()))
+                    candidates.append(costs)
+                ranked = Ranked.by(one, candidates, weights)
+                await session.append(self.as_read(ranked.text) + "\n", scores="none")
+                yield ranked
+            await opened.save()
 
     def judged(self, ranked: Sequence[Ranked]) -> list[tuple[Ranked, Judged]]:
         """Count the errors of the candidates of those lists that have a reference."""
-        fold = str.lower if self.fold_case else str
-        return [
-            (one, Judged(one.candidates, wer.errors_of([fold(text) for text in one.nbest.texts], fold(said))))
-            for one in ranked
-            if (said := self.said.get(one.nbest.id)) is not None
-        ]
+        counted = []
+        for one in ranked:
+            if (said := self.said.get(one.nbest.id)) is not None:
+                errors = wer.errors_of([*map(self.as_read, one.nbest.texts)], self.as_read(said))
+                counted.append((one, Judged(one.candidates, errors)))
+        return counted
 
 
 @app.command()
@@ -173,9 +161,11 @@ def rescore(
     acoustic_scale: Annotated[float, typer.Option(help="Of Kaldi's acoustic costs.")] = 1.0,
     name: kept.Name = None,
     local: inputs.Local = False,
-    model: Annotated[str | None, typer.Option(help="What reads, of a new session.")] = None,
+    model: inputs.Model = None,
     state: kept.State = None,
     adapt: Annotated[Adapt, typer.Option(help="What learns, of a new session.")] = "both",
+    encoding: inputs.Encoding = None,
+    invalid: inputs.Invalid = "refuse",
     url: inputs.Url = DEFAULT_URL,
     api_key: inputs.ApiKey = None,
 ) -> None:
@@ -186,26 +176,21 @@ def rescore(
     kept.check(local=local, names=[name] if name else (), states=[state] if state else ())
     if dev is not None and (name or state or refs or out):
         raise CommandError("--dev finds weights: it keeps no session, and writes no lists")
-    weights = Weights(alpha, static_alpha, beta)
-    if not all(map(math.isfinite, (*weights, acoustic_scale))):
-        raise CommandError("weights have to be finite numbers")
-    form = Format(lists, beam_size, acoustic_scale)
+    weights = _finite(Weights(alpha, static_alpha, beta), acoustic_scale)
+    how = texts.How(encoding, invalid)
+    form = Format(lists, beam_size, acoustic_scale, how)
     if out is not None:
         form.check(out)
     found = form.read()
-    wanted: CreateOptions = {"adapt": adapt}
-    if model and not local:
-        wanted["model"] = model
-    if name:
-        wanted["name"] = name
-    known = "".join(texts.read(prime)) if prime else ""
-    job = Job(found, _said(found, dev or refs), known, fold_case, wanted, state)
+    wanted = kept.wanted(adapt, name=name, local=local, model=model)
+    known = "".join(texts.read(prime, *how)) if prime else ""
+    job = Job(found, _said(found, dev or refs, how), known, fold_case, wanted, state)
 
     async def run() -> Sequence[Ranked]:
         async with kept.served(url, api_key, local, model) as client:
-            return await (
-                _rank(job, client, weights, quiet=out is not None) if dev is None else _tune(job, client)
-            )
+            if dev is not None:
+                return await _tune(job, client)
+            return await _rank(job, client, weights, quiet=out is not None)
 
     ranked = asyncio.run(run())
     if out is not None:
@@ -213,10 +198,16 @@ def rescore(
     _report(ranked, job.judged(ranked))
 
 
+def _finite(weights: Weights, acoustic_scale: float) -> Weights:
+    if not all(map(math.isfinite, (*weights, acoustic_scale))):
+        raise CommandError("weights have to be finite numbers")
+    return weights
+
+
 async def _rank(job: Job, client: AsyncClient, weights: Weights, *, quiet: bool) -> Sequence[Ranked]:
     """Rank the lists; each is written as soon as it is known, unless they are wanted in another form."""
     done = []
-    async with job.ranked(client, weights) as ranked:
+    async with aclosing(job.ranked(client, weights)) as ranked:
         async for one in ranked:
             done.append(one)
             if not quiet:
@@ -233,14 +224,14 @@ async def _tune(job: Job, client: AsyncClient) -> Sequence[Ranked]:
     return await _rank(job, client, weights, quiet=True)
 
 
-def _said(lists: Sequence[NBest], file: Path | None) -> Mapping[str, str]:
+def _said(lists: Sequence[NBest], file: Path | None, how: texts.How) -> Mapping[str, str]:
     """The references of a file, or those that the lists have with them.
 
     Raises:
         CommandError: a list has none in the file, or jiwer is not there to count by.
     """
     own = {one.id: one.reference for one in lists if one.reference is not None}
-    said = own if file is None else nbest.references(file)
+    said = own if file is None else nbest.references(file, how)
     if missing := [one.id for one in lists if file is not None and one.id not in said]:
         raise CommandError(f"{file}: there is no reference of {missing[0]!r}")
     if said and find_spec("jiwer") is None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -11,7 +11,7 @@ import typer
 
 from rlstm_client import AsyncClient, AsyncSession, texts
 from rlstm_client._http import DEFAULT_URL
-from rlstm_client.cli import commands, inputs, items
+from rlstm_client.cli import inputs, items, kept
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.items import Item
 from rlstm_client.cli.words import By, Costs, KenLM, Reading, Space, Table, To
@@ -125,13 +125,6 @@ class Reader:
         )
 
 
-def client_of(
-    url: str, api_key: str | None, local: bool, model: str | None
-) -> AbstractAsyncContextManager[AsyncClient]:
-    """Open a client of a server, or of one in this process."""
-    return commands.serving_locally(model) if local else AsyncClient(url, api_key=api_key)
-
-
 def batches(given: Sequence[Item]) -> Iterator[list[Item]]:
     """Yield the texts in groups that make a request."""
     batch: list[Item] = []
@@ -196,7 +189,7 @@ def surprisal(
     out = KenLM(kenlm, space or "leading") if kenlm else Table(read, by, to, unit or "bits")
 
     async def run() -> None:
-        async with client_of(url, api_key, local, model) as client:
+        async with kept.served(url, api_key, local, model) as client:
             named = None if local else model
             reader = Reader(client, out.unit, named, adapt, reset, learn_first, freeze)
             async for reading in reader.read(read.items):

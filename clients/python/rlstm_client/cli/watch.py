@@ -230,9 +230,7 @@ def watch(
     for option, given in (("--name", name), ("--state", state)):
         if given and (len(given) != len(sources) or len({*given}) < len(given)):
             raise CommandError(f"give as many different {option} as logs: {len(sources)}, not {len(given)}")
-    wanted: CreateOptions = {"adapt": adapt}
-    if model and not local:
-        wanted["model"] = model
+    wanted = kept.wanted(adapt, name=None, local=local, model=model)
     opened: list[tuple[Watch, CreateOptions, Path | None]] = [
         (
             Watch(log, Judge(threshold, warm_up)),
