@@ -119,6 +119,7 @@ bench: install
 	$(BIN)/python -m benchmarks.adapt
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.watch
+	$(BIN)/python -m benchmarks.rescore
 
 bench-gpu: install
 	$(BIN)/python -m benchmarks.rows --device cuda

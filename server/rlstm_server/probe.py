@@ -98,7 +98,10 @@ def probe(
     except OSError as error:
         raise typer.BadParameter(f"cannot read {key_file}: {error.strerror}") from None
     registry = CollectorRegistry()
-    asks = Probe(url, key, registry)
+    try:
+        asks = Probe(url, key, registry)
+    except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+        raise typer.BadParameter(f"the address, or a proxy variable, cannot be used: {error}") from None
     if once:
         outcome = asks.ask()
         typer.echo(outcome)

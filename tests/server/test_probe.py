@@ -111,6 +111,12 @@ def test_nobody_there_is_an_error():
     probe.close()
 
 
+def test_a_proxy_that_cannot_be_used_is_said():
+    """As wrong usage, in one line."""
+    done = CliRunner().invoke(build(), ["probe", "http://x", "--once"], env={"HTTP_PROXY": "gopher://x"})
+    assert (done.exit_code, done.stderr.count("gopher://x")) == (2, 1)
+
+
 def test_the_command_asks_once_by_hand(tmp_path):
     """With the key of a file; the exit code says what came of it, and no key is said."""
     (tmp_path / "key").write_text("canary-key\n")

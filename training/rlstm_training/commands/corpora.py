@@ -48,7 +48,11 @@ def _download(corpus: PublishedCorpus, folder: Path) -> None:
         return
     if corpus.address:
         typer.echo(f"downloading {corpus.address}", err=True)
-    with httpx.Client(timeout=TIMEOUT) as client:
+    try:
+        client = httpx.Client(timeout=TIMEOUT)
+    except (ImportError, OSError, ValueError) as error:
+        raise typer.BadParameter(f"a proxy variable cannot be used: {error}") from None
+    with client:
         download(corpus, folder, client)
 
 
