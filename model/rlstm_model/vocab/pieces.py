@@ -20,7 +20,6 @@ from rlstm_model.vocab.base import (
     FORMAT_VERSION,
     Decoder,
     Encoded,
-    UnknownText,
     Utf8Decoder,
     Vocab,
     VocabError,
@@ -138,15 +137,13 @@ class PieceVocab(Vocab):
         return None if name is None else self._index[name]
 
     def encode(self, text: str) -> Encoded:
-        """See :class:`Vocab`. Raises UnknownText where the tokenizer leaves out a word."""
+        """See :class:`Vocab`; what the tokenizer leaves out is left out."""
         utf8(text)
         ids: list[int] = []
         starts, ends = array("q"), array("q")
         for match in _WORD.finditer(text):
             word, begin = match[0], match.start()
             pieces = self._newline if word == "\n" else self._encoder(word)
-            if not pieces and not word.isspace():
-                raise UnknownText(begin, word)
             for token, start, end in pieces:
                 ids.append(token)
                 starts.append(begin + min(start, len(word)))

@@ -33,11 +33,15 @@ from rlstm_server.schemas.generation import (
 
 
 class Released(NamedTuple):
-    """A token whose text may be shown; ``text`` is empty inside a character."""
+    """A token whose text may be shown; ``text`` is empty inside a character.
+
+    Its first ``lost`` characters stand for ids before the text, which began one and did not complete it.
+    """
 
     id: int
     text: str
     logprob: float
+    lost: int = 0
 
 
 class StopStrings:
@@ -61,8 +65,8 @@ class StopStrings:
         piece, lost = self._decoder.feed(token), self._decoder.lost
         if lost and self._waiting:
             self._waiting[-1] = self._waiting[-1]._replace(text=piece[:lost])
-            piece = piece[lost:]
-        self._waiting.append(Released(token, piece, logprob))
+            piece, lost = piece[lost:], 0
+        self._waiting.append(Released(token, piece, logprob, lost))
         text = "".join(waiting.text for waiting in self._waiting)
         at = min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
         if at is not None:
@@ -186,6 +190,7 @@ class Continuation:
                         id=token.id,
                         text=token.text,
                         logprob=token.logprob,
+                        lost=token.lost,
                         top=self.alternatives.popleft() if self.top else (),
                     )
                 )

@@ -170,7 +170,8 @@ class TokenEvent(Answer):
     """The next token of a choice, and the text that it completes: none in the middle of a character."""
 
     # `top`: the most probable ids at its place, best first, where they were asked for. `mark` names the event
-    # to a reader that may want to go on after it; None where none can.
+    # to a reader that may want to go on after it; None where none can. `lost`: characters at the beginning of
+    # its text that are not its own.
 
     choice: Annotated[int, Field(serialization_alias="index", description="Of the choice.")]
     index: Annotated[
@@ -182,6 +183,7 @@ class TokenEvent(Answer):
         float | None, LOG, OPTIONAL, Field(description="Of the raw distribution; absent if not asked for.")
     ]
     top: Annotated[tuple[tuple[int, float], ...], HIDDEN] = ()
+    lost: Annotated[int, HIDDEN] = 0
     mark: Annotated[str | None, HIDDEN] = None
 
 

@@ -63,6 +63,20 @@ def test_oracle_a_gradcheck_of_a_stack(random_model, draw_inputs, draw_masks, st
     assert _gradcheck(model, lambda x, state: model.stack.sequence(x, state, masks), x, state)
 
 
+def test_layers_may_have_widths_of_their_own(random_model, draw_inputs, draw_masks):
+    """Gradients with dropout through LSTMs of 2 and 3 units; reading step by step is reading at once."""
+    lstms = {"cell": "lstm", "cap_input_gate": False, "mogrifier_rounds": 0, "stacking": "plain"}
+    model = random_model(hidden_size=3, widths=(3, 2, 3), **lstms)
+    x, state = draw_inputs(model, time=3, batch=2)
+    masks = draw_masks(model, time=3, batch=2)
+    assert _gradcheck(model, lambda x, state: model.stack.sequence(x, state, masks), x, state)
+    with torch.no_grad():
+        whole, _ = model.stack.sequence(x, state)
+        for x_BH, expected in zip(x, whole, strict=True):
+            output, state = model.stack.step(x_BH, state)
+            torch.testing.assert_close(output, expected)
+
+
 @pytest.mark.parametrize(("cell", "capped"), CELLS)
 def test_automatic_differentiation_can_follow_a_single_step(random_model, draw_inputs, cell, capped):
     """By finite differences, as for windows."""

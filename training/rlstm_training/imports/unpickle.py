@@ -44,8 +44,7 @@ class _Empty:
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        storage = module in ("torch", "torch.storage") and name.endswith("Storage")
-        if storage or (module, name) in _MAKES_TENSORS:
+        if (module, name) in _MAKES_TENSORS:
             return super().find_class(module, name)
         return type(name, (_Empty,), {})
 

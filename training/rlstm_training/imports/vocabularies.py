@@ -130,4 +130,4 @@ def _text(data: bytes, file: Path) -> str:
     try:
         return "".join(decoded((data,), str(file)))
     except TextError as error:
-        raise ImportRefused(str(error)) from error
+        raise ImportRefused(f"{file}: is no text in UTF-8, or in the encoding that its mark tells") from error

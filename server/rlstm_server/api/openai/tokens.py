@@ -65,7 +65,7 @@ def prompt_entries(prompt: PromptEvent, start: int = 0, stop: int | None = None)
 def token_entries(tokens: Iterable[TokenEvent], offset: int) -> Iterable[Entry]:
     """Give entries of new tokens, the first of which is at `offset`."""
     for token in tokens:
-        yield Entry(token.id, token.logprob, token.top, offset)
+        yield Entry(token.id, token.logprob, token.top, offset + token.lost)
         offset += len(token.text)
 
 

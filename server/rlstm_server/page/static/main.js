@@ -164,7 +164,7 @@ class Page {
     }
     const reading = new Reading(session, {
       transcript,
-      coversAll: this.#modelOf(session).vocabulary.kind !== "words",
+      coversAll: !["words", "pieces"].includes(this.#modelOf(session).vocabulary.kind),
       grown: (one) => this.#grown(one),
       changed: (one) => this.#changed(one),
     });

@@ -127,6 +127,18 @@ async def test_r08_what_is_no_prompt_never_reaches_the_model(face):
     assert (await face.complete(prompt=[0], max_tokens=1))["usage"]["completion_tokens"] == 1
 
 
+async def test_r09_each_token_of_random_bytes_begins_where_its_own_text_does(face):
+    """After bytes that are no character, of the prompt too, an ASCII byte is at its own character."""
+    body = {"prompt": [97, 0xE2, 0x82], "max_tokens": 60, "temperature": 100, "echo": True, "logprobs": 0}
+    for seed in range(4):
+        choice = await face.one(**body, seed=seed, return_token_ids=True)
+        columns = choice["logprobs"]
+        begun = [at for at, byte in enumerate(choice["token_ids"]) if byte < 0x80]
+        assert len(begun) > 10
+        for at in begun:
+            assert choice["text"][columns["text_offset"][at]] == chr(choice["token_ids"][at])
+
+
 @pytest.mark.parametrize("prompt", ["hé", TEXT, "", [*b"h", 0xF0, 0x9F], [0x80, 97, 0xC3]])
 @pytest.mark.parametrize("max_tokens", [0, 12])
 async def test_r09_the_text_begins_with_the_prompt_and_offsets_count_its_code_points(
