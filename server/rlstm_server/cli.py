@@ -78,7 +78,7 @@ def serve(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL]...",
-            help="A shipped model's name, a checkpoint folder, or NAME=FOLDER [bytes-small].",
+            help="A shipped model's name, a checkpoint folder, or NAME=FOLDER [both shipped models].",
         ),
     ] = None,
     check: Annotated[

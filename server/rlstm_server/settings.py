@@ -158,7 +158,7 @@ class Settings(BaseSettings):
     )
 
     model: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=("bytes-small",),
+        default=("bytes-small", "subwords-base"),
         min_length=1,
         description="Shipped models' names or checkpoint folders, comma separated; `NAME=FOLDER` serves one"
         " by another name. The first is the default.",

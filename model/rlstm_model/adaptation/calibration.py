@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,11 +82,16 @@ class Calibration:
         return digest.hexdigest()
 
 
+NOT_KEPT: Final = np.empty(0, np.float32)
+"""In place of statistics that no rule of a calibration needs."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GradientStatistics:
     """What was measured of a model's gradients: enough for every kind of fast weights.
 
-    rms    RMS of the gradients of all weights, by name, in the order of the model's parameters
+    rms    RMS of the gradients of all weights, by name, in the order of the model's parameters; that of a
+           matrix with axes may be `NOT_KEPT`: the kind `full` alone needs it
     axes   of matrices, by name, leading first; empty where they were not measured
     cores  RMS between all axes, as large as a core
     """
@@ -99,6 +104,8 @@ class GradientStatistics:
     def calibration(self, config: AdaptationConfig) -> Calibration:
         """The statistics under a rule. Raises ValueError when they are not for that kind, or of its size."""
         if config.kind == "full":
+            if any(part is NOT_KEPT for part in self.rms.values()):
+                raise ValueError("what the kind full needs was not kept: calibrate with --kind full")
             rms_P = np.concatenate([part.ravel() for part in self.rms.values()]).astype(np.float32)
             return _sized(config, rms_P, Space({}, (), whole=True))
         if config.kind == "output_bias":

@@ -4,7 +4,8 @@
 array                  dtype     content
 =====================  ========  =====================================================================
 ``rms.NAME``           e5m2      RMS of a weight's gradient: a scale needs its exponent and little more. That
-                                 of biases, and what is too small for eight bits, is bfloat16
+                                 of biases, and what is too small for eight bits, is bfloat16. That of a
+                                 matrix with axes is there where a rule is of the kind `full`
 ``core.NAME``          bfloat16  RMS of a matrix's gradient between its axes
 ``left.NAME``          float16   its axes U ``[.., N, R]``: orthonormal to three digits, which is enough
 ``right.NAME``         float16   its axes A^T ``[.., Q, M]``
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from rlstm_model import stored
-from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
+from rlstm_model.adaptation.calibration import NOT_KEPT, CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.config import ModelConfig
 from rlstm_model.native.packed import Axes
@@ -51,7 +52,9 @@ def rounded(statistics: GradientStatistics) -> GradientStatistics:
 
 def save_calibration(path: Path, calibrated: CalibrationSet) -> None:
     """Write the file: whoever reads it never sees half of one. Raises OSError; the old file is unharmed."""
-    arrays = dict(_named(calibrated.statistics))
+    arrays, axes = dict(_named(calibrated.statistics)), calibrated.statistics.axes
+    if all(choice.kind != "full" for choice in calibrated.choices):
+        arrays = {name: array for name, array in arrays.items() if name.removeprefix("rms.") not in axes}
     rules = {"format_version": FORMAT_VERSION, "rules": [choice.to_json() for choice in calibrated.choices]}
     dtypes = {name: _dtype(name, array) for name, array in arrays.items()}
     beside = path.with_name(path.name + ".partial")
@@ -67,10 +70,10 @@ def load_calibration(path: Path, config: ModelConfig) -> CalibrationSet:
     try:
         data = path.read_bytes()
         held = stored.read(data)
-        statistics = _statistics(held, config)
+        choices = _rules(held.metadata)
         calibrated = CalibrationSet(
-            statistics=statistics,
-            choices=_rules(held.metadata),
+            statistics=_statistics(held, config, whole=any(choice.kind == "full" for choice in choices)),
+            choices=choices,
             fingerprint=hashlib.sha256(data).hexdigest(),
         )
         calibrated.check()
@@ -83,7 +86,8 @@ def load_calibration(path: Path, config: ModelConfig) -> CalibrationSet:
 
 def _named(statistics: GradientStatistics) -> Iterator[tuple[str, Floats]]:
     for name, part in statistics.rms.items():
-        yield f"rms.{name}", part
+        if part is not NOT_KEPT:
+            yield f"rms.{name}", part
     for name, axes in statistics.axes.items():
         yield f"left.{name}", axes.left
         yield f"right.{name}", axes.right
@@ -94,7 +98,7 @@ def _grouped(
     arrays: Mapping[str, NDArray[Any]], names: list[str], with_axes: list[str]
 ) -> GradientStatistics:
     def wide(name: str) -> Floats:
-        return np.asarray(arrays[name], np.float32)
+        return np.asarray(arrays[name], np.float32) if name in arrays else NOT_KEPT
 
     return GradientStatistics(
         rms={name: wide(f"rms.{name}") for name in names},
@@ -120,13 +124,14 @@ def _rules(metadata: Mapping[str, str]) -> tuple[AdaptationConfig, ...]:
     return tuple(AdaptationConfig.from_json(rule) for rule in data["rules"])
 
 
-def _statistics(held: stored.Stored, config: ModelConfig) -> GradientStatistics:
-    """The arrays of a file, all of which must be statistics of the model's weights."""
+def _statistics(held: stored.Stored, config: ModelConfig, *, whole: bool) -> GradientStatistics:
+    """The arrays of a file, all of which must be statistics of the model's weights, of all where `whole`."""
     expected = shapes(config)
     names = set(held.arrays)
     with_axes = [name for name in expected if any(f"{part}.{name}" in names for part in _AXES)]
     for name, shape in expected.items():
-        _check(held, f"rms.{name}", shape)
+        if whole or name not in with_axes or f"rms.{name}" in names:
+            _check(held, f"rms.{name}", shape)
     known = {f"rms.{name}" for name in expected}
     known |= {f"{part}.{name}" for name in with_axes for part in _AXES}
     for name in sorted(names - known):

@@ -47,6 +47,23 @@ def test_what_a_search_was_made_with_is_what_is_read(make_calibrated, path, shap
         assert read.choose(rule.kind, rule.num_fast_weights).fingerprint == before.fingerprint
 
 
+def test_what_full_fast_weights_alone_need_is_left_out(make_calibrated, path):
+    """Where no rule is of their kind: the same subspace, a smaller file, and a word to who wants more."""
+    whole = make_calibrated()
+    save_calibration(path, whole)
+    size, parts = path.stat().st_size, tuple(one for one in whole.choices if one.kind != "full")
+    save_calibration(path, replace(whole, choices=parts))
+    read = load_calibration(path, drawn.config_of())
+    assert path.stat().st_size < size
+    for rule in parts:
+        found = read.choose(rule.kind, rule.num_fast_weights)
+        assert found.fingerprint == rounded(whole.statistics).calibration(rule).fingerprint
+    with pytest.raises(ValueError, match="was not kept"):
+        read.statistics.calibration(next(one for one in whole.choices if one.kind == "full"))
+    save_calibration(path, read)
+    assert load_calibration(path, drawn.config_of()).choices == parts
+
+
 def test_a_disk_that_takes_no_more_leaves_the_old_file(make_calibrated, path, monkeypatch):
     """Nor half of the new one beside it."""
     path.write_bytes(b"old")

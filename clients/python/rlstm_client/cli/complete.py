@@ -121,8 +121,8 @@ def complete(
 
     async def run() -> None:
         async with (
-            kept.served(url, api_key, local, model) as client,
-            kept.opened(client, wanted, state) as session,
+            kept.served(url, api_key, local, model, kept.USUAL) as client,
+            kept.opened(client, wanted, state, kept.USUAL) as session,
         ):
             desk = Desk(session, proposals, max_tokens, temperature, seed)
             try:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -17,6 +17,9 @@ from rlstm_client.options import CreateOptions
 
 Name = Annotated[str | None, typer.Option(help="Keep the session under this name, and go on with it.")]
 State = Annotated[Path | None, typer.Option(help="With --local: keep the session in this file.")]
+
+USUAL: Final = "subwords-base"
+"""The model of jobs with prose, where none is named and the server has it."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,12 @@ def wanted(adapt: Adapt, *, name: str | None, local: bool, model: str | None) ->
 
 
 @asynccontextmanager
-async def served(url: str, api_key: str | None, local: bool, model: str | None) -> AsyncIterator[AsyncClient]:
-    """Open a client of a server, or of one in this process."""
+async def served(
+    url: str, api_key: str | None, local: bool, model: str | None, usual: str | None = None
+) -> AsyncIterator[AsyncClient]:
+    """Open a client of a server, or of one in this process, of the usual model where none is named."""
     if local:
-        async with commands.serving_locally(model) as client:
+        async with commands.serving_locally(model or usual) as client:
             yield client
     else:
         async with AsyncClient(url, api_key=api_key) as client:
@@ -70,10 +75,15 @@ async def served(url: str, api_key: str | None, local: bool, model: str | None) 
 
 @asynccontextmanager
 async def opened(
-    client: AsyncClient, given: CreateOptions, state: Path | None = None
+    client: AsyncClient, given: CreateOptions, state: Path | None = None, usual: str | None = None
 ) -> AsyncIterator[KeptSession]:
-    """Go on with the session of a name or a file, or make one as wanted; what is not kept ends with it."""
+    """Go on with the session of a name or a file, or make one as wanted; what is not kept ends with it.
+
+    One that is made, and of which no model is wanted, is of the usual one where the server has it.
+    """
     session = None
+    if usual and "model" not in given and await has(client, usual):
+        given = {**given, "model": usual}
     if state is not None and await asyncio.to_thread(state.exists):
         session = await client.sessions.import_session(state)
     elif "name" in given:
@@ -84,3 +94,8 @@ async def opened(
     finally:
         if "name" not in given:
             await session.delete()
+
+
+async def has(client: AsyncClient, model: str) -> bool:
+    """Whether a server has this model."""
+    return any(one["model"] == model for one in (await client.info()).models)

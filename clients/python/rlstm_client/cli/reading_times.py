@@ -234,7 +234,7 @@ def reading_times(
     costs: dict[str, list[float]] = {"frozen": [], "adapted": []}
 
     async def run() -> None:
-        async with kept.served(url, api_key, local, model) as client:
+        async with kept.served(url, api_key, local, model, kept.USUAL) as client:
             reader = Reader(client, "bits", None if local else model, adapt, reset)
             async for reading in reader.read(study.texts()):
                 for word in reading.words():

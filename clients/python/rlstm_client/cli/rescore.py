@@ -107,7 +107,7 @@ class Job:
         Raises:
             CommandError: the session has no frozen baseline.
         """
-        async with kept.opened(client, self.wanted, self.state) as opened:
+        async with kept.opened(client, self.wanted, self.state, kept.USUAL) as opened:
             session = opened.session
             if self.known:
                 await session.append(self.as_read(self.known).removesuffix("\n") + "\n", scores="none")
@@ -187,7 +187,7 @@ def rescore(
     job = Job(found, _said(found, dev or refs, how), prefix, fold_case, wanted, state)
 
     async def run() -> Sequence[Ranked]:
-        async with kept.served(url, api_key, local, model) as client:
+        async with kept.served(url, api_key, local, model, kept.USUAL) as client:
             tune = dev is not None
             return await (_tune(job, client) if tune else _rank(job, client, weights, quiet=out is not None))
 

@@ -48,6 +48,8 @@ class Reader:
     async def read(self, given: Sequence[Item]) -> AsyncIterator[Reading]:
         """Read the texts in their order."""
         info = await self.client.info()
+        if self.model is None and await kept.has(self.client, kept.USUAL):
+            self.model = kept.USUAL
         self._name = str(self.model or info.model)
         told = next((one for one in info.models if one["model"] == self._name), {})
         self._unknown = told.get("vocabulary", {}).get("unknown_id")
@@ -189,7 +191,7 @@ def surprisal(
     out = KenLM(kenlm, space or "leading") if kenlm else Table(read, by, to, unit or "bits")
 
     async def run() -> None:
-        async with kept.served(url, api_key, local, model) as client:
+        async with kept.served(url, api_key, local, model, kept.USUAL) as client:
             named = None if local else model
             reader = Reader(client, out.unit, named, adapt, reset, learn_first, freeze)
             async for reading in reader.read(read.items):
