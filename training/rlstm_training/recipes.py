@@ -20,7 +20,7 @@ weights was.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -139,7 +139,8 @@ def subwords_base() -> Recipe:
     """Novels and Wikipedia, as people write prose and as these texts are published.
 
     The corpora folder is one that ``python -m rlstm_training.corpora.prose`` has made. The rate stays, and
-    an average of the weights takes the place of its decay: so the run may end whenever its time is up.
+    an average of the weights takes the place of its decay: so the run may end whenever its time is up. The
+    shipped model had 6,500 steps of it, and then `subwords_base_cooldown`.
     """
     return Recipe(
         name="subwords-base",
@@ -172,6 +173,22 @@ def subwords_base() -> Recipe:
         validation_tokens=8_000,
         checkpoint_every=250,
         precision="bfloat16",
+    )
+
+
+def subwords_base_cooldown() -> Recipe:
+    """To go on with from weights of `subwords_base`: its rate goes to zero, without dropout."""
+    warm = subwords_base()
+    rows = (10, 3, 3, 5, 9, 2)
+    return replace(
+        warm,
+        name="subwords-base-cooldown",
+        sources=tuple(replace(source, rows=own) for source, own in zip(warm.sources, rows, strict=True)),
+        steps=4_000,
+        learning_rate=1.8e-3,
+        decay="linear",
+        dropout=DropoutRates(),
+        evaluate_every=1_000,
     )
 
 
@@ -350,30 +367,6 @@ PUBLISHED: Mapping[str, tuple[float, float]] = {
 """The published rows: perplexity of words, bits per character or byte, on test; static, then dynamic."""
 
 
-CITED: Mapping[str, Sequence[tuple[str, float, str]]] = {
-    "enwik8": (
-        ("Transformer-XL, 41 M weights", 1.06, "Dai et al. 2019"),
-        ("Transformer-XL, 88 M weights", 1.03, "Dai et al. 2019"),
-        ("Transformer-XL, 277 M weights", 0.99, "Dai et al. 2019"),
-        ("Longformer, 41 M weights", 1.00, "Beltagy et al. 2020"),
-        ("Longformer, 102 M weights", 0.99, "Beltagy et al. 2020"),
-    ),
-    "text8": (
-        ("Transformer-XL, 277 M weights", 1.08, "Dai et al. 2019"),
-        ("Longformer, 41 M weights", 1.10, "Beltagy et al. 2020"),
-    ),
-    "ptb-words": (("Transformer-XL, 24 M weights", 54.5, "Dai et al. 2019"),),
-}
-"""Transformers on the same corpora: static, in the measure of `PUBLISHED`, on test."""
-
-
-def transformers(corpora: Collection[str]) -> list[dict[str, Any]]:
-    """Rows of `CITED` for these corpora."""
-    names = ("corpus", "model", "test", "source")
-    rows = [(corpus, *row) for corpus, rows in CITED.items() if corpus in corpora for row in rows]
-    return [dict(zip(names, row, strict=True)) for row in rows]
-
-
 def _published(name: str) -> Recipe:
     """The run of a published row, of either paper."""
     row_name, _, cell = name.removesuffix("-2019").rpartition("-")
@@ -487,6 +480,7 @@ RECIPES: Mapping[str, Callable[[], Recipe]] = {
     "words-small": words_small,
     "subwords-small": subwords_small,
     "subwords-base": subwords_base,
+    "subwords-base-cooldown": subwords_base_cooldown,
     **{name: partial(_published, name) for name in PUBLISHED},
     **{f"ablation-{name}": partial(_ablation, name) for name in _ABLATION},
 }

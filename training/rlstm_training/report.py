@@ -26,7 +26,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from rlstm_training.atomic import replace_text
 from rlstm_training.commands.console import AsJson, command, show_json
 from rlstm_training.config import Recipe
-from rlstm_training.recipes import RECIPES, transformers
+from rlstm_training.corpora.published import transformers
+from rlstm_training.recipes import RECIPES
 from rlstm_training.reporting import Measure, measure_of, scalars
 from rlstm_training.run import METRICS, RECIPE, RunDirectory, RunError
 
@@ -384,13 +385,16 @@ def svg(
 
 def tables_of(runs: Sequence[Run], groups: Sequence[Group]) -> Iterator[tuple[str, str, list[Any]]]:
     """Title, what is said above it, and rows by column: runs, what differs, the spread over seeds."""
-    about = "The best first. Validation text is read in stripes while training; published numbers come from "
     rows = [{name: value for name, value in run.row().items() if name != "reproduce"} for run in runs]
-    yield "Runs", about + "rlstm evaluate. Tokens per second: median. Without a rank it is full.", rows
+    yield (
+        "Runs",
+        "The best first; validation text in stripes. Tokens per second: median. No rank: full.",
+        rows,
+    )
     if differing := differences(groups):
         columns = {"run": [group.label for group in groups], **differing}
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        yield "What differs between recipes", "", rows
+        differ = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        yield "What differs between recipes", "", differ
     if cited := transformers({source.corpus for run in runs for source in run.recipe.sources}):
         yield "Transformers", "Perplexity of words, bits per character or byte, on test, as published.", cited
     rows = []

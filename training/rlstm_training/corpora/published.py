@@ -9,7 +9,7 @@ import hashlib
 import lzma
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -280,3 +280,27 @@ _TABLE = (
 )
 
 PUBLISHED: Mapping[str, PublishedCorpus] = {corpus.name: corpus for corpus in _TABLE}
+
+
+CITED: Mapping[str, Sequence[tuple[str, float, str]]] = {
+    "enwik8": (
+        ("Transformer-XL, 41 M weights", 1.06, "Dai et al. 2019"),
+        ("Transformer-XL, 88 M weights", 1.03, "Dai et al. 2019"),
+        ("Transformer-XL, 277 M weights", 0.99, "Dai et al. 2019"),
+        ("Longformer, 41 M weights", 1.00, "Beltagy et al. 2020"),
+        ("Longformer, 102 M weights", 0.99, "Beltagy et al. 2020"),
+    ),
+    "text8": (
+        ("Transformer-XL, 277 M weights", 1.08, "Dai et al. 2019"),
+        ("Longformer, 41 M weights", 1.10, "Beltagy et al. 2020"),
+    ),
+    "ptb-words": (("Transformer-XL, 24 M weights", 54.5, "Dai et al. 2019"),),
+}
+"""Transformers on the same corpora: perplexity of words, bits per character or byte, on test."""
+
+
+def transformers(corpora: Collection[str]) -> list[dict[str, Any]]:
+    """Rows of `CITED` for these corpora."""
+    names = ("corpus", "model", "test", "source")
+    rows = [(corpus, *row) for corpus, rows in CITED.items() if corpus in corpora for row in rows]
+    return [dict(zip(names, row, strict=True)) for row in rows]
