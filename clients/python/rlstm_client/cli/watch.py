@@ -335,8 +335,12 @@ async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Do all at once; where one fails the others are ended."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
-        await asyncio.gather(*tasks)
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in ended:
+            task.result()
     finally:
-        for task in tasks:
-            task.cancel()
+        while left := [task for task in tasks if not task.done()]:
+            for task in left:
+                task.cancel()  # once more each second: what ends at the same moment may swallow it
+            await asyncio.wait(left, timeout=1)
         await asyncio.gather(*tasks, return_exceptions=True)
