@@ -132,11 +132,8 @@ def test_all_kinds_of_logs_at_once(run, rlstm, alertmanager, tmp_path):
             return asked.json()["data"]["result"][0]["value"][1] == value
 
         def sent(*texts):
-            headers = {"content-type": "application/x-protobuf"}
-            answer = client.post(
-                f"http://127.0.0.1:{otlp}/v1/logs", content=exported(*texts), headers=headers
-            )
-            return answer.status_code == 200
+            place, headers = f"http://127.0.0.1:{otlp}/v1/logs", {"content-type": "application/x-protobuf"}
+            return client.post(place, content=exported(*texts), headers=headers).status_code == 200
 
         first = run("watch", *words)
         until(lambda: sent(*(f"order {n} paid" for n in range(70)), STRANGE), said)
@@ -144,7 +141,7 @@ def test_all_kinds_of_logs_at_once(run, rlstm, alertmanager, tmp_path):
         app.write_text(f"12:01:00 GET /items/1 200 in 3 ms\n{STRANGE}\n")
         with journal.open("a") as file:
             file.write(entry(70, STRANGE))
-        found = until(lambda: alerts(3), said)
+        until(lambda: alerts(3), said)
         until(lambda: counted("sum(rlstm_watch_alarms_total)", "3"), said)
         until(lambda: counted("sum(rlstm_watch_lines_total)", "214"), said)
         first.kill()
@@ -152,9 +149,8 @@ def test_all_kinds_of_logs_at_once(run, rlstm, alertmanager, tmp_path):
 
         second = run("again", *words)
         with journal.open("a") as file:
-            file.write(
-                entry(71, "session 71 opened for user root") + entry(72, "opened session 72 for user root")
-            )
+            file.write(entry(71, "session 71 opened for user root"))
+            file.write(entry(72, "opened session 72 for user root"))
         found = until(lambda: alerts(4), said)
         until(lambda: counted('rlstm_watch_lines_total{log=~"journal.*"}', "73"), said)
         second.send_signal(signal.SIGTERM)

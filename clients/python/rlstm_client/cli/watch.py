@@ -9,8 +9,23 @@ import json
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -228,16 +243,20 @@ def watch(
     reading = {"encoding": encoding, "invalid": invalid}
     sources = _sources(logs or (), journal or (), otlp or (), follow, reading)
     wanted = kept.wanted(adapt, name=None, local=local, model=model)
-    sessions = _sessions(len(sources), wanted, name or (), state or ())
-    opened = [
-        (Watch(log, Judge(threshold, warm_up)), *session)
-        for log, session in zip(sources, sessions, strict=True)
-    ]
+    sessions = zip(sources, _sessions(len(sources), wanted, name or (), state or ()), strict=True)
+    opened = [(Watch(log, Judge(threshold, warm_up)), *session) for log, session in sessions]
     place = None if metrics is None else _address("--metrics", metrics)
     clients = _clients(url, api_key, local, model)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as Ctrl-C does
-    try:
+    with _sigterm_as_sigint():
         asyncio.run(_run(opened, clients, _telling(alertmanager), place, every=every))
+
+
+@contextmanager
+def _sigterm_as_sigint() -> Iterator[None]:
+    """End in order, as by Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
