@@ -34,7 +34,7 @@ PARTS = 20
 LONGEST_PART = 16_384  # characters
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
-GREETING = re.compile(r"^rlstm serving (\S+) on (http://\S+)", re.MULTILINE)
+GREETING = re.compile(r"^rlstm serving ([^,\s]+).* on (http://\S+)", re.MULTILINE)
 # What a user's own server is told must not reach this one, but for what the machine needs.
 KEPT_SETTINGS = {"RLSTM_DEVICE", "RLSTM_THREADS"}
 
