@@ -181,6 +181,8 @@ def _serve(settings, greetings, log, folder):
     if threads != 1:
         raise AssertionError(f"forked from a process with {threads} threads")
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for name in [name for name in os.environ if name.startswith("RLSTM_")]:
+        del os.environ[name]  # the tests' own, which are no settings
     # The fork server ignores SIGINT, and so would we.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(greetings.fileno(), 1)
