@@ -105,6 +105,7 @@ def build(folder: Path, compiler: list[str], target: str, into: Path) -> Path:
     units = [
         ("core.c", []),
         ("memory.c", []),
+        ("tree.c", []),
         *(("kernels.c", [f"-DRL_SET={s}", *f]) for s, f in sets.items()),
     ]
     jobs, objects = [], [str(into / f"{number}.o") for number in range(len(units))]

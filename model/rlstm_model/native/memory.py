@@ -209,6 +209,8 @@ class Memory(NamedTuple):
         )
         after = self if mode is Mode.LOOK or code else self._after(tokens, values, counted=mode is Mode.LEARN)
         _give_back(after.marked, counts)
+        if code == -2:
+            raise MemoryError("a memory's decisions do not fit")
         if code:
             raise ValueError("a token lies outside the vocabulary")
         return Recalled(mixed[:, :vocab_size], after, weights_T)

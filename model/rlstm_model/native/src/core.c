@@ -22,8 +22,12 @@
   void rl_read_##set(rl_batch *batch, int thread); \
   void rl_distribution_##set(const rl_token *token, int32_t *rank, float *entropy, float *mixed); \
   void rl_blend_##set(int inputs, int64_t vocab, const float *const *row, const float *weight, float *out, \
-                      float *expected);
-#define KERNELS(set) {rl_room_##set, rl_lay_out_##set, rl_read_##set, rl_distribution_##set, rl_blend_##set}
+                      float *expected); \
+  void rl_masses_##set(int64_t vocab, int64_t leaves, const float *row, float *mass); \
+  void rl_log_odds_##set(int64_t count, const float *left, const float *right, float furthest, float *out);
+#define KERNELS(set)                                                                                     \
+  {rl_room_##set,  rl_lay_out_##set, rl_read_##set, rl_distribution_##set, rl_blend_##set, rl_masses_##set, \
+   rl_log_odds_##set}
 
 #if defined(__x86_64__) || defined(_M_X64)
 DECLARE(avx512)

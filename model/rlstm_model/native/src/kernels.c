@@ -1261,3 +1261,19 @@ void FOR_SET(rl_blend)(int inputs, int64_t vocab, const float *const *row, const
   if (expected == NULL) return;
   for (int k = 0; k < inputs; k++) expected[k] = summed(sum[k]) / whole;
 }
+
+void FOR_SET(rl_masses)(int64_t vocab, int64_t leaves, const float *row, float *mass) {
+  for (int64_t v = 0; v < vocab; v += WIDTH) {
+    const vec value = load(row + v);
+    store(mass + leaves + v, exp_(select_(value < all(RL_LEAST), all(RL_LEAST), value)));
+  }
+  for (int64_t v = vocab; v < leaves; v++) mass[leaves + v] = 0.0f;
+  for (int64_t n = leaves - 1; n > 0; n--) mass[n] = mass[2 * n] + mass[2 * n + 1];
+}
+
+void FOR_SET(rl_log_odds)(int64_t count, const float *left, const float *right, float furthest, float *out) {
+  for (int64_t i = 0; i < count; i += WIDTH) {
+    const vec odds = min_(log_(load(right + i) / load(left + i)), all(furthest));
+    store(out + i, select_(odds < all(-furthest), all(-furthest), odds));
+  }
+}

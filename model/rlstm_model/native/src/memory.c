@@ -19,6 +19,8 @@
  * Mattern 2012). A weight is the sum of four: one for all tokens, and those of how many contexts of either chain have
  * occurred and whether the last had one successor only, and of the kinds of the newest two tokens.
  *
+ * The tree. Where contexts have successors, that blend is mixed once more, by binary decisions (tree.c).
+ *
  * Every distribution is over the whole vocabulary and sums to one. */
 #include "rlstm.h"
 
@@ -26,6 +28,7 @@
 
 #include "lanes.h"
 #include "team.h"
+#include "tree.h"
 
 #define MOST_ORDERS 12
 #define TEXT 5 /* contexts of text */
@@ -230,20 +233,27 @@ typedef struct {
   float *bayes;  /* [experts] */
   float *share;  /* [contexts, TOTALS, DISTINCTS, 2] */
   float *set;    /* [sets, inputs] */
+  float *tree;   /* what the tree learns */
   int inputs;
 } learned;
 
 static int32_t sets_of(int32_t orders) { return 1 + 2 * (TEXT + 1) + 2 * (orders + 1) + RL_KINDS * RL_KINDS; }
 
+/* How many orders have occurred, and whether the last had one successor. */
+static int32_t depths_of(int32_t orders) { return 2 * (orders + 1); }
+
 static int32_t shares_of(int32_t orders) { return (orders + TEXT) * TOTALS * DISTINCTS * 2; }
 
 int64_t rl_memory_learned(int32_t orders, int32_t experts) {
-  return 1 + experts + shares_of(orders) + sets_of(orders) * (int64_t)(experts + CHAINS);
+  const int32_t inputs = experts + CHAINS;
+  return 1 + experts + shares_of(orders) + sets_of(orders) * (int64_t)inputs +
+         rl_tree_learned(orders + TEXT, inputs, depths_of(orders));
 }
 
 static learned parts_of(int32_t orders, int32_t experts, float *values) {
-  float *share = values + 1 + experts;
-  return (learned){values, values + 1, share, share + shares_of(orders), experts + CHAINS};
+  const int inputs = experts + CHAINS;
+  float *share = values + 1 + experts, *set = share + shares_of(orders);
+  return (learned){values, values + 1, share, set, set + sets_of(orders) * inputs, inputs};
 }
 
 void rl_memory_begin(int32_t orders, int32_t experts, float *values) {
@@ -255,6 +265,7 @@ void rl_memory_begin(int32_t orders, int32_t experts, float *values) {
   /* They sum to one: before anything was counted the blend is the experts' mixture. */
   for (int k = 0; k < experts; k++) l.set[k] = 0.25f / (float)experts;
   l.set[experts] = 0.25f, l.set[experts + 1] = 0.5f;
+  rl_tree_begin(orders + TEXT, experts, l.inputs, depths_of(orders), l.tree);
 }
 
 static float *share_of(const learned *l, int o, const followers *f) {
@@ -273,6 +284,7 @@ typedef struct {
   int64_t known;      /* tokens before it */
   int64_t ahead;      /* of these, those that are not in the memory */
   int learns;
+  rl_tree *tree;
   context context[MOST_CONTEXTS];
 } reading;
 
@@ -292,6 +304,7 @@ static int interpolate(rl_memory *m, const learned *l, const reading *r, int fir
     if (f.total == 0) continue;
     depth++;
     single = f.distinct == 1;
+    rl_tree_follow(r->tree, o, f.distinct, m->found, m->weight);
     float *learned_share = share_of(l, o, &f);
     const double share = *learned_share, scale = share / f.sum;
     for (int32_t k = 0; k < chained; k++) m->probability[k] *= 1.0 - share;
@@ -317,6 +330,14 @@ static int interpolate(rl_memory *m, const learned *l, const reading *r, int fir
     m->place[m->chain[k]] = NONE;
   }
   return 2 * depth + single;
+}
+
+#define RATE_OF_DECISIONS 0.0004f
+#define SOON 1000.0f /* tokens */
+
+/* The tree's rate: four times as high at first. */
+static float rate_of(const learned *l, const reading *r) {
+  return r->learns ? RATE_OF_DECISIONS * (1.0f + 3.0f / (1.0f + *l->tokens / SOON)) : 0.0f;
 }
 
 static uint8_t kind_before(const rl_memory *m, const reading *r, int32_t back) {
@@ -372,6 +393,9 @@ static void read_token(rl_memory *m, const learned *l, int experts, const float 
   const int32_t chosen[SETS] = {0, 1 + text, after_text + newest,
                                 after_newest + RL_KINDS * kind_before(m, r, 1) + kind_before(m, r, 2)};
   blend(m, l, r, row, chosen, out);
+  static const int32_t group[RL_KINDS] = {0, 0, 1, 2, 2, 3, 0, 3}; /* letters, digits, blanks, others */
+  const int32_t kinds = 4 * group[kind_before(m, r, 1)] + group[kind_before(m, r, 2)];
+  rl_tree_mix(r->tree, row, depths_of(m->orders), newest, kinds, *r->end, rate_of(l, r), out);
   if (r->learns) follow(l, experts, given, m->row[0], *r->end);
 }
 
@@ -380,14 +404,17 @@ int32_t rl_memory_read(rl_memory *m, int32_t experts, int64_t stride, const floa
                        float *weights_only, int32_t mode) {
   if (experts < 1 || experts + CHAINS > MOST_INPUTS || outside(m, line, (int64_t)known + length)) return -1;
   const learned l = parts_of(m->orders, experts, values);
+  rl_tree *tree = rl_tree_new(m->vocab, m->contexts, OCCURRENCES, l.inputs, l.tree);
+  if (tree == NULL) return -2;
   for (int32_t t = 0; t < length; t++) {
     const float *given[MOST_INPUTS];
     for (int k = 0; k < experts; k++) given[k] = log_probs[k] + t * stride;
     const int64_t looked_at = mode == RL_LOOK ? t : 0;
-    reading r = {line + known + t, (int64_t)known + t, ahead + looked_at, mode == RL_LEARN, {{0}}};
+    reading r = {line + known + t, (int64_t)known + t, ahead + looked_at, mode == RL_LEARN, tree, {{0}}};
     read_token(m, &l, experts, given, &r, out + t * stride, weights_only + t);
     if (mode != RL_LOOK) add(m, *r.end, r.learns, r.context);
   }
+  rl_tree_free(tree);
   return 0;
 }
 
