@@ -245,7 +245,7 @@ class StateSchema:
         named = dict.fromkeys(("now", "start") if pending and expert_config.rates else ("now",), recurrent)
         if expert_config.remembers:
             named["memory"] = (stored_size(self.vocab_size),), np.uint8
-            named["mixing"] = (size_of(expert_config.experts),), np.float32
+            named["mixing"] = (size_of(self.vocab_size, expert_config.experts),), np.float32
         if expert_config.rates:
             named["delta"] = (len(expert_config.rates), self.weights), self.dtype
         return named

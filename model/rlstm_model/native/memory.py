@@ -102,7 +102,7 @@ class MemoryConfig(NamedTuple):
 
 
 class Counts:
-    """Where contexts occurred among the tokens of one memory: some 1.2 MB, derived from them."""
+    """Where contexts occurred among the tokens of one memory: some 1.4 MB, derived from them."""
 
     def __init__(self, config: MemoryConfig, marked: NDArray[np.int32]) -> None:
         """Raises MemoryError, and ValueError for a token outside the vocabulary."""
@@ -170,8 +170,8 @@ class Memory(NamedTuple):
     def start(cls, config: MemoryConfig, experts: int) -> "Memory":
         """Before any token. Raises ValueError as :meth:`MemoryConfig.check` does."""
         config.check()
-        values = np.empty(size_of(experts, config.orders), np.float32)
-        library().rl_memory_begin(len(config.orders), experts, values.ctypes.data)
+        values = np.empty(size_of(config.vocab_size, experts, config.orders), np.float32)
+        library().rl_memory_begin(config.vocab_size, len(config.orders), experts, values.ctypes.data)
         return cls(config, np.empty(0, np.int32), values)
 
     def mix(
@@ -209,8 +209,6 @@ class Memory(NamedTuple):
         )
         after = self if mode is Mode.LOOK or code else self._after(tokens, values, counted=mode is Mode.LEARN)
         _give_back(after.marked, counts)
-        if code == -2:
-            raise MemoryError("a memory's decisions do not fit")
         if code:
             raise ValueError("a token lies outside the vocabulary")
         return Recalled(mixed[:, :vocab_size], after, weights_T)
@@ -267,6 +265,6 @@ def stored_size(vocab_size: int) -> int:
     return kept * _token_type(vocab_size).itemsize + -(-kept // 8)
 
 
-def size_of(experts: int, orders: Sequence[int] = ORDERS) -> int:
+def size_of(vocab_size: int, experts: int, orders: Sequence[int] = ORDERS) -> int:
     """How many numbers a memory learns beside its counts."""
-    return int(library().rl_memory_learned(len(orders), experts))
+    return int(library().rl_memory_learned(vocab_size, len(orders), experts))

@@ -16,6 +16,10 @@ V, K, ORDERS, SHAPE = 7, 2, (1, 2, 4), 16
 KINDS = bytes([*TokenKind][k] for k in (0, 1, 2, 0, 4, 5, 6))
 LETTERS = (TokenKind.LOWER, TokenKind.UPPER, TokenKind.FOREIGN)
 BOUNDS = (1, 2, 3, 5, 9, 19, 49), (1, 2, 5)
+LEVELS = 3
+MORE, LESS = (0.3, 0.6, 1.01, 1.6, 3.01, 7, 16), (0, 0.5, 2)
+USUAL = (0.2, 0.45, 0.9, 1.4, 2.2, 4.5, 11, 30), (0, 0.3, 1.2, 5)
+GROUPS = dict(zip(TokenKind, "llnbbolo", strict=True))
 
 
 def started(experts=1, capacity=100):
@@ -64,13 +68,15 @@ def contexts_of(tokens):
 
 
 class Reference:
-    """The same as loops: the chains, their shares, one blend of four sets of weights."""
+    """The same as loops: the chains, their shares, one blend, and the tree of decisions."""
 
     def __init__(self, capacity, experts=K):
         self.capacity, self.read = capacity, []
         self.bayes, self.learned = np.full(experts, 1 / experts), 0
         self.shares = {}
         self.sets = {"all": np.array([0.25 / experts] * experts + [0.25, 0.5])}
+        self.maps = {}
+        self.tree = {"all": np.array([0.5 / experts] * experts + [0.2, 0.3] + [0.1] * (len(ORDERS) + 5))}
 
     def counts(self, chain, number, context):
         """What followed a context: weights, how often it occurred, and how long ago it last did."""
@@ -93,6 +99,7 @@ class Reference:
                 break
             if not total:
                 continue
+            self.followed.append((number + chain * len(ORDERS), weights_V))
             distinct = np.count_nonzero(weights_V)
             place = (sum(total > b for b in BOUNDS[0]), sum(distinct > b for b in BOUNDS[1]), newest > 1_000)
             key = chain, number, place
@@ -110,6 +117,7 @@ class Reference:
         tokens = [token for token, *_ in self.read[-256:]]
         contexts = contexts_of(tokens)
         base_V = np.exp(experts_KV).T @ self.bayes
+        self.followed = []
         self.weights_logprob = math.log(base_V[token])
         chains = [self.chain(i, contexts[i], base_V, token, learns) for i in (1, 0)]
         rows = np.maximum([*experts_KV, *(np.log(p_V) for p_V, _ in chains)], -60)
@@ -117,6 +125,8 @@ class Reference:
         chosen = ["all", *(name for _, name in chains), ("kinds", *kinds)]
         none = np.zeros(len(rows))
         blend_V = normalised(sum(self.sets.get(name, none) for name in chosen) @ rows)
+        groups = ("kinds", *(GROUPS[kind] for kind in kinds))
+        out_V = self.decide(rows, blend_V, ["all", chosen[2], groups], token, learns)
         if learns:
             step = 0.001 * (rows[:, token] - rows @ np.exp(blend_V))
             for name in chosen:
@@ -126,7 +136,59 @@ class Reference:
             self.bayes, self.learned = (1 - given) * own + given / len(own), self.learned + 1
         if mode is not Mode.LOOK:
             self.read.append((token, learns, contexts))
-        return blend_V
+        return out_V
+
+    def decide(self, rows, blend_V, chosen, token, learns):
+        """Log-probabilities after the tree: node by node, what is beneath either side by all inputs."""
+        out_V, updates = blend_V.copy(), []
+        rate = 0.0004 * (1 + 3 / (1 + self.learned / 1_000))
+        for level in range(LEVELS):
+            for node in range(1 << level, 2 << level):
+                sides = [range(*beneath(2 * node + side)) for side in (0, 1)]
+                inputs, cells = np.zeros(len(rows) + len(ORDERS) + 5), []
+                for context, weights_V in self.followed:
+                    counts = [sum(weights_V[v] for v in side) for side in sides]
+                    if not len(sides[1]) or not sum(counts):
+                        continue
+                    greater, (less, more) = int(counts[1] >= counts[0]), sorted(counts)
+                    cell = context, sum(more > b for b in MORE), sum(less > b for b in LESS)
+                    p = self.maps.get(cell, usual(*cell[1:]))
+                    inputs[len(rows) + context] = (2 * greater - 1) * math.log(p / (1 - p))
+                    cells.append((cell, greater))
+                if not cells:
+                    continue
+                masses = [np.exp(rows[:, list(side)]).sum(1) for side in sides]
+                inputs[: len(rows)] = np.clip(np.log(masses[1] / masses[0]), -20, 20)
+                names = [*chosen, ("node", node if level < 5 else -level)]
+                odds = sum(self.tree.get(name, np.zeros(len(inputs))) for name in names) @ inputs
+                own = [list(side) for side in sides]
+                for side, sign in zip(own, (1, -1), strict=True):
+                    whole = np.logaddexp.reduce(blend_V[own[0] + own[1]])
+                    out_V[side] += whole - np.logaddexp.reduce(blend_V[side]) - np.logaddexp(0, sign * odds)
+                right = [token in side for side in own]
+                if learns and any(right):
+                    step = rate * (right[1] - 1 / (1 + math.exp(-odds))) * inputs
+                    updates.append((names, step, [(cell, right[1] == greater) for cell, greater in cells]))
+        for names, step, cells in updates:
+            for name in names:
+                self.tree[name] = np.clip(self.tree.get(name, np.zeros(len(step))) + step, -4, 4)
+            for cell, came in cells:
+                p = self.maps.get(cell, usual(*cell[1:]))
+                self.maps[cell] = min(max(p + 0.02 * (came - p), 0.0005), 0.9995)
+        return out_V
+
+
+def beneath(node):
+    """The tokens beneath a node: from, to."""
+    below = LEVELS - node.bit_length() + 1
+    first = (node << below) - (1 << LEVELS)
+    return min(first, V), min(first + (1 << below), V)
+
+
+def usual(more, less):
+    """What a map has for how much followed on either side, before any token."""
+    other = min(USUAL[1][less], USUAL[0][more])
+    return (USUAL[0][more] + 0.4) / (USUAL[0][more] + other + 0.8)
 
 
 def normalised(logits_V):
@@ -166,6 +228,20 @@ def test_of_a_context_the_newest_occurrences_count():
     mixed, *_ = memory.mix([rows], text, Mode.LEARN)
     expected = [reference.step(rows[t][None], text[t], Mode.LEARN) for t in range(700)]
     np.testing.assert_allclose(mixed, expected, rtol=1e-4, atol=5e-4)
+
+
+def test_deeper_decisions_are_those_of_the_reference(monkeypatch):
+    """Of more than five levels; the last token's neighbours are no tokens."""
+    monkeypatch.setattr(f"{__name__}.V", 100)
+    monkeypatch.setattr(f"{__name__}.LEVELS", 7)
+    monkeypatch.setattr(f"{__name__}.KINDS", bytes([TokenKind.LOWER, TokenKind.DIGIT]) * 50)
+    text, experts = [97, 99, 1, 97, 98, 2] * 6, [rows_of(np.random.default_rng(k), 36, 100) for k in range(K)]
+    mixed, *_ = started(K).mix(experts, text, Mode.LEARN)
+    reference = Reference(100)
+    expected = [
+        reference.step(np.stack([rows[t] for rows in experts]), text[t], Mode.LEARN) for t in range(36)
+    ]
+    np.testing.assert_allclose(mixed, expected, atol=2e-4)
 
 
 def test_counts_that_were_let_go_are_made_again(monkeypatch):

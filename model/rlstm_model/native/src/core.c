@@ -24,10 +24,11 @@
   void rl_blend_##set(int inputs, int64_t vocab, const float *const *row, const float *weight, float *out, \
                       float *expected); \
   void rl_masses_##set(int64_t vocab, int64_t leaves, const float *row, float *mass); \
-  void rl_log_odds_##set(int64_t count, const float *left, const float *right, float furthest, float *out);
+  void rl_log_odds_##set(int64_t count, const float *left, const float *right, float furthest, float *out); \
+  void rl_sides_##set(int64_t count, const float *odds, float *ratio, float *log_likelier);
 #define KERNELS(set)                                                                                     \
   {rl_room_##set,  rl_lay_out_##set, rl_read_##set, rl_distribution_##set, rl_blend_##set, rl_masses_##set, \
-   rl_log_odds_##set}
+   rl_log_odds_##set, rl_sides_##set}
 
 #if defined(__x86_64__) || defined(_M_X64)
 DECLARE(avx512)

@@ -1193,6 +1193,7 @@ void FOR_SET(rl_distribution)(const rl_token *token, int32_t *rank, float *entro
       const int64_t v = i + p * WIDTH;
       const vec value = mixed_at(token, v);
       if (mixed != NULL) store(mixed + v, value);
+      if (rank == NULL) continue;
       vec probability = select_(value < all(-80.0f), (vec){0}, exp_(value));
       for (int j = 0; j < WIDTH; j++) {
         if (v + j >= token->vocab)
@@ -1202,6 +1203,7 @@ void FOR_SET(rl_distribution)(const rl_token *token, int32_t *rank, float *entro
       }
       sum[p] = fma_(-probability, value, sum[p]);
     }
+  if (rank == NULL) return;
   for (int p = 0; p < PARTS; p++) store(lane + p * WIDTH, sum[p]);
   *rank = ahead + 1;
   *entropy = tree(lane);
@@ -1275,5 +1277,13 @@ void FOR_SET(rl_log_odds)(int64_t count, const float *left, const float *right, 
   for (int64_t i = 0; i < count; i += WIDTH) {
     const vec odds = min_(log_(load(right + i) / load(left + i)), all(furthest));
     store(out + i, select_(odds < all(-furthest), all(-furthest), odds));
+  }
+}
+
+void FOR_SET(rl_sides)(int64_t count, const float *odds, float *ratio, float *log_likelier) {
+  for (int64_t i = 0; i < count; i += WIDTH) {
+    const vec value = load(odds + i), e = exp_(min_(value, -value));
+    store(ratio + i, e);
+    store(log_likelier + i, -log_(1.0f + e));
   }
 }

@@ -19,7 +19,8 @@
  * Mattern 2012). A weight is the sum of four: one for all tokens, and those of how many contexts of either chain have
  * occurred and whether the last had one successor only, and of the kinds of the newest two tokens.
  *
- * The tree. Where contexts have successors, that blend is mixed once more, by binary decisions (tree.c).
+ * The tree. For vocabularies of up to 256 tokens that blend is mixed once more where contexts have successors, by binary
+ * decisions (tree.c).
  *
  * Every distribution is over the whole vocabulary and sums to one. */
 #include "rlstm.h"
@@ -58,6 +59,7 @@ struct rl_memory {
   int32_t *found, *chain;
   double *weight, *probability; /* of `found`, of `chain` */
   float *row[CHAINS + 1];       /* [padded vocab]: the mixture of the experts, and the chains */
+  rl_tree *tree;                /* NULL for a larger vocabulary than it is for */
 };
 
 static uint64_t scramble(uint64_t x) {
@@ -244,10 +246,10 @@ static int32_t depths_of(int32_t orders) { return 2 * (orders + 1); }
 
 static int32_t shares_of(int32_t orders) { return (orders + TEXT) * TOTALS * DISTINCTS * 2; }
 
-int64_t rl_memory_learned(int32_t orders, int32_t experts) {
+int64_t rl_memory_learned(int32_t vocab, int32_t orders, int32_t experts) {
   const int32_t inputs = experts + CHAINS;
-  return 1 + experts + shares_of(orders) + sets_of(orders) * (int64_t)inputs +
-         rl_tree_learned(orders + TEXT, inputs, depths_of(orders));
+  const int64_t tree = vocab > RL_TREE_TOKENS ? 0 : rl_tree_learned(orders + TEXT, inputs, depths_of(orders));
+  return 1 + experts + shares_of(orders) + sets_of(orders) * (int64_t)inputs + tree;
 }
 
 static learned parts_of(int32_t orders, int32_t experts, float *values) {
@@ -256,7 +258,7 @@ static learned parts_of(int32_t orders, int32_t experts, float *values) {
   return (learned){values, values + 1, share, set, set + sets_of(orders) * inputs, inputs};
 }
 
-void rl_memory_begin(int32_t orders, int32_t experts, float *values) {
+void rl_memory_begin(int32_t vocab, int32_t orders, int32_t experts, float *values) {
   const learned l = parts_of(orders, experts, values);
   *l.tokens = 0.0f;
   for (int k = 0; k < experts; k++) l.bayes[k] = 1.0f / (float)experts;
@@ -265,7 +267,7 @@ void rl_memory_begin(int32_t orders, int32_t experts, float *values) {
   /* They sum to one: before anything was counted the blend is the experts' mixture. */
   for (int k = 0; k < experts; k++) l.set[k] = 0.25f / (float)experts;
   l.set[experts] = 0.25f, l.set[experts + 1] = 0.5f;
-  rl_tree_begin(orders + TEXT, experts, l.inputs, depths_of(orders), l.tree);
+  if (vocab <= RL_TREE_TOKENS) rl_tree_begin(orders + TEXT, l.inputs, depths_of(orders), l.tree);
 }
 
 static float *share_of(const learned *l, int o, const followers *f) {
@@ -284,7 +286,6 @@ typedef struct {
   int64_t known;      /* tokens before it */
   int64_t ahead;      /* of these, those that are not in the memory */
   int learns;
-  rl_tree *tree;
   context context[MOST_CONTEXTS];
 } reading;
 
@@ -304,7 +305,7 @@ static int interpolate(rl_memory *m, const learned *l, const reading *r, int fir
     if (f.total == 0) continue;
     depth++;
     single = f.distinct == 1;
-    rl_tree_follow(r->tree, o, f.distinct, m->found, m->weight);
+    if (m->tree != NULL) rl_tree_follow(m->tree, o, f.distinct, m->found, m->weight);
     float *learned_share = share_of(l, o, &f);
     const double share = *learned_share, scale = share / f.sum;
     for (int32_t k = 0; k < chained; k++) m->probability[k] *= 1.0 - share;
@@ -377,11 +378,9 @@ static void follow(const learned *l, int experts, const float *const *given, con
 static void read_token(rl_memory *m, const learned *l, int experts, const float *const *given, reading *r, float *out,
                        float *weights_only) {
   const rl_token token = {experts, m->vocab, *r->end, given, l->bayes};
-  int32_t rank;
-  float entropy;
   contexts_before(m, r->end, r->known, r->context);
   fetch_chains(m, r->context, 0);
-  rl_chosen_kernels()->distribution(&token, &rank, &entropy, m->row[0]);
+  rl_chosen_kernels()->distribution(&token, NULL, NULL, m->row[0]);
   fetch_chains(m, r->context, 1);
   *weights_only = m->row[0][*r->end];
   const int text = interpolate(m, l, r, m->orders, m->contexts, m->row[0], m->row[1]);
@@ -395,7 +394,7 @@ static void read_token(rl_memory *m, const learned *l, int experts, const float 
   blend(m, l, r, row, chosen, out);
   static const int32_t group[RL_KINDS] = {0, 0, 1, 2, 2, 3, 0, 3}; /* letters, digits, blanks, others */
   const int32_t kinds = 4 * group[kind_before(m, r, 1)] + group[kind_before(m, r, 2)];
-  rl_tree_mix(r->tree, row, depths_of(m->orders), newest, kinds, *r->end, rate_of(l, r), out);
+  if (m->tree != NULL) rl_tree_mix(m->tree, row, depths_of(m->orders), newest, kinds, *r->end, rate_of(l, r), out);
   if (r->learns) follow(l, experts, given, m->row[0], *r->end);
 }
 
@@ -404,17 +403,15 @@ int32_t rl_memory_read(rl_memory *m, int32_t experts, int64_t stride, const floa
                        float *weights_only, int32_t mode) {
   if (experts < 1 || experts + CHAINS > MOST_INPUTS || outside(m, line, (int64_t)known + length)) return -1;
   const learned l = parts_of(m->orders, experts, values);
-  rl_tree *tree = rl_tree_new(m->vocab, m->contexts, OCCURRENCES, l.inputs, l.tree);
-  if (tree == NULL) return -2;
+  if (m->tree != NULL) rl_tree_open(m->tree, l.inputs, l.tree);
   for (int32_t t = 0; t < length; t++) {
     const float *given[MOST_INPUTS];
     for (int k = 0; k < experts; k++) given[k] = log_probs[k] + t * stride;
     const int64_t looked_at = mode == RL_LOOK ? t : 0;
-    reading r = {line + known + t, (int64_t)known + t, ahead + looked_at, mode == RL_LEARN, tree, {{0}}};
+    reading r = {line + known + t, (int64_t)known + t, ahead + looked_at, mode == RL_LEARN, {{0}}};
     read_token(m, &l, experts, given, &r, out + t * stride, weights_only + t);
     if (mode != RL_LOOK) add(m, *r.end, r.learns, r.context);
   }
-  rl_tree_free(tree);
   return 0;
 }
 
@@ -450,6 +447,7 @@ rl_memory *rl_memory_new(int32_t capacity, int32_t vocab, int32_t orders, const 
     if (m->newest[o]) memset(m->newest[o], 0xff, size * sizeof *m->newest[o]);
     if (m->older[o]) memset(m->older[o], 0xff, size * sizeof *m->older[o]);
   }
+  if (vocab <= RL_TREE_TOKENS) ok = (m->tree = rl_tree_new(vocab, m->contexts)) && ok;
   if (!ok) return rl_memory_free(m), NULL;
   memcpy(m->kind, kind, vocab);
   for (int32_t v = 0; v < vocab; v++) m->slot[v] = m->place[v] = NONE;
@@ -462,5 +460,5 @@ void rl_memory_free(rl_memory *m) {
   for (int i = 0; i <= CHAINS; i++) free(m->row[i]);
   for (int i = 0; i < TEXT; i++) free(m->mark[i]);
   free(m->kind), free(m->token), free(m->counted), free(m->slot), free(m->place), free(m->found), free(m->weight);
-  free(m->chain), free(m->probability), free(m);
+  free(m->chain), free(m->probability), rl_tree_free(m->tree), free(m);
 }

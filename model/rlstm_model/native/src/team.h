@@ -49,10 +49,10 @@ typedef struct {
 
 /* What each instruction set has: bytes that a batch takes, its layout in its arena, and reading it, which every
  * thread of its team calls with its number; and the rank of a token's target, its entropy, and its mixed
- * log-probabilities where they are wanted, padded. `blend`: log-probabilities proportional to the sum of weighted rows,
+ * log-probabilities where they are wanted, padded; these alone where `rank` is NULL. `blend`: log-probabilities proportional to the sum of weighted rows,
  * and each row's expectation under them, unless that is NULL; rows have room up to a multiple of RL_LANES. `masses`: what
- * is beneath each node of a tree with `leaves` leaves, `mass` [2 leaves, and RL_LANES more]. `log_odds` of right to left,
- * with room up to a multiple of RL_LANES. */
+ * is beneath each node of a tree with `leaves` leaves, `mass` [2 leaves, and RL_LANES more]. `log_odds` of right to left;
+ * `sides`: of log odds x, e^-|x| and -log(1 + e^-|x|); both with room up to a multiple of RL_LANES. */
 typedef struct {
   int64_t (*room)(rl_batch *batch);
   void (*lay_out)(rl_batch *batch);
@@ -61,6 +61,7 @@ typedef struct {
   void (*blend)(int inputs, int64_t vocab, const float *const *row, const float *weight, float *out, float *expected);
   void (*masses)(int64_t vocab, int64_t leaves, const float *row, float *mass);
   void (*log_odds)(int64_t count, const float *left, const float *right, float furthest, float *out);
+  void (*sides)(int64_t count, const float *odds, float *ratio, float *log_likelier);
 } rl_kernels;
 
 /* Those of the instruction set that was chosen. */
