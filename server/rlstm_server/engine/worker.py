@@ -348,8 +348,7 @@ class Worker:
         for request in step:
             if request.coroutine is None:
                 request.go_on(None)
-                endpoint = self.metrics.endpoint(request.caller.endpoint)
-                self.metrics.queue_seconds.labels(endpoint).observe(request.queue_seconds)
+                self.metrics.queue_seconds.labels(request.caller.endpoint).observe(request.queue_seconds)
         seconds, going = 0.0, [request for request in step if request.items]
         for number in range(ALONE):
             if not going or (number >= SHORT and self._scheduler.waiting):
