@@ -105,7 +105,7 @@ def _headers(error: errors.ServerError) -> dict[str, str]:
     if isinstance(error, errors.UpgradeRequired):
         headers |= {"upgrade": "websocket", "connection": "upgrade"}
     if isinstance(error, errors.VersionMismatch):
-        headers["etag"] = f'"{error.current}"'
+        headers["etag"] = f'"{error.facts["version"]}"'
     if isinstance(error, errors.MethodNotAllowed):
         headers["allow"] = str(error.facts.get("allow", ""))
     return headers
