@@ -14,11 +14,11 @@ from starlette.requests import HTTPConnection
 from rlstm_server.api.auth import PRINCIPAL, Principal
 from rlstm_server.api.limits import HELD, Exchange
 from rlstm_server.api.tracing import SESSION_ID, trace_of
+from rlstm_server.caller import Call
 from rlstm_server.engine.engine import Engine
 from rlstm_server.errors import InvalidField, NotFound
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import NAME
-from rlstm_server.schemas.wire import Call
 from rlstm_server.settings import Settings
 
 VERSION_TAG = re.compile(r'"?([0-9]{1,18})"?')

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue, computed_field, model_validator
 
+from rlstm_server.caller import Call
 from rlstm_server.schemas.text import (
     AdaptationChoice,
     AdaptationRequest,
@@ -30,7 +31,6 @@ from rlstm_server.schemas.wire import (
     LOG,
     OPTIONAL,
     Answer,
-    Call,
     Metadata,
     MinVersionField,
     ModelField,

@@ -34,6 +34,7 @@ from rlstm_server.api.openai.tokens import (
     token_entries,
     usage,
 )
+from rlstm_server.caller import Call
 from rlstm_server.errors import InternalError, InvalidField, ServerError, TooLarge
 from rlstm_server.schemas.generation import (
     CompletionEvent,
@@ -44,7 +45,7 @@ from rlstm_server.schemas.generation import (
     TokenEvent,
 )
 from rlstm_server.schemas.text import EngineIdentity, Passage
-from rlstm_server.schemas.wire import Call, column
+from rlstm_server.schemas.wire import column
 
 DONE: Final = b"data: [DONE]\n\n"
 

@@ -21,12 +21,13 @@ from rlstm_model.vocab import Vocab
 from rlstm_server.api.bodies import BODY, answers, respond, strict_routes
 from rlstm_server.api.dependencies import ContextDep, RequestContext
 from rlstm_server.api.openai.schemas import SESSION, Documented, envelopes
+from rlstm_server.caller import Call
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.reading import Piece, read_passage
 from rlstm_server.engine.requests import off_loop
 from rlstm_server.errors import InvalidField, ModelNotFound
 from rlstm_server.schemas.text import AdaptationRequest, Passage
-from rlstm_server.schemas.wire import Call, Ids, Strict, column
+from rlstm_server.schemas.wire import Ids, Strict, column
 
 ADAPT = ":adapt"
 SESSION_ID: Final = re.compile(r"[0-9a-f]{32}")
