@@ -20,6 +20,7 @@ from rlstm_server.schemas.text import (
     GuardsField,
     Passage,
     ScoreDetail,
+    SpacesField,
     Timings,
     Totals,
 )
@@ -186,6 +187,7 @@ class AppendRequest(Continued, Request):
     """The next piece of the session's stream: scored with the weights as they are, then learned from."""
 
     scores: ScoresField = "tokens"
+    spaces: SpacesField = False
     unit: UnitField = "nats"
     note: NoteField = None
 
