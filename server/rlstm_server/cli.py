@@ -11,12 +11,10 @@ import asyncio
 import contextlib
 import gc
 import inspect
-import json
 import math
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
 from inspect import Parameter
 from typing import Annotated, Literal, TypeVar, get_args, get_origin
 
@@ -28,6 +26,7 @@ from rlstm_server.api.dependencies import Services
 from rlstm_server.api.stream import FRAME_BYTES
 from rlstm_server.app import EMBEDDED, create_app
 from rlstm_server.check import check as check_all
+from rlstm_server.check import report
 from rlstm_server.errors import StartupError
 from rlstm_server.logs import catch_stray_faults, configure_logs
 from rlstm_server.process import bound_socket, prepare
@@ -91,7 +90,7 @@ def serve(
     """Serve models whose sessions go on learning. Every option is also an environment variable RLSTM_*."""
     options["model"] = tuple(models) if models else None
     if check:
-        raise typer.Exit(_checked(options, as_json=as_json))
+        raise typer.Exit(report(check_all(**options), as_json=as_json))
     try:
         settings = load_settings(**options)
         configure_logs(settings.log_level, audit_file=settings.audit_file)
@@ -99,19 +98,6 @@ def serve(
     except StartupError as error:
         typer.echo(f"rlstm serve: {error.detail}", err=True)
         raise typer.Exit(1) from None
-
-
-def _checked(options: Mapping[str, object], *, as_json: bool) -> int:
-    """Print what every check found; 1 where something fails, while a warning alone is 0."""
-    found = []
-    for finding in check_all(**options):
-        found.append(finding)
-        if not as_json:
-            typer.echo(finding.line())
-    well = all(finding.status != "fail" for finding in found)
-    if as_json:
-        typer.echo(json.dumps({"ok": well, "checks": [asdict(finding) for finding in found]}))
-    return 0 if well else 1
 
 
 def run(settings: Settings) -> None:
