@@ -30,7 +30,7 @@ from rlstm_server.schemas.sessions import (
     SessionInfo,
     UpdateRequest,
 )
-from rlstm_server.schemas.text import EngineLimits, Timings
+from rlstm_server.schemas.text import EngineLimits
 from rlstm_server.store.base import Replayed, SessionKey, new_operation_id
 
 Request = AppendRequest | ResetRequest | UpdateRequest | RestoreRequest
@@ -187,7 +187,6 @@ async def _stage_append(
         weights=state.adapted.weights,
         norm_ratio=state.norm_ratio,
         pending=len(state.place.pending),
-        timings=Timings(),
         learn=learn,
     )
     summary, details = answers.store_append(answer)

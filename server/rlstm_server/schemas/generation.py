@@ -223,7 +223,7 @@ class Continuation(Answer):
     index: int
     text: str
     ids: Annotated[Sequence[int], COLUMN]
-    logprobs: Annotated[Sequence[float] | None, COLUMN, LOG]
+    logprobs: Annotated[Sequence[float] | None, LOG]
     finish_reason: FinishReason
 
 
@@ -238,7 +238,6 @@ class GenerateAnswer(Answer):
     ids: Annotated[Sequence[int], COLUMN]
     logprobs: Annotated[
         Sequence[float] | None,
-        COLUMN,
         LOG,
         Field(description="Of the raw distribution; null where not asked for."),
     ]

@@ -90,7 +90,7 @@ class Alternatives(Answer):
     """The most probable alternatives at each token, best first."""
 
     ids: Annotated[Sequence[Sequence[int]], COLUMN]
-    logprobs: Annotated[Sequence[Sequence[float]], COLUMN, LOG]
+    logprobs: Annotated[Sequence[Sequence[float]], LOG]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,40 +98,34 @@ class Columns(Answer):
     """Equally long arrays, one entry a token. Absent where `scores` asked for no tokens."""
 
     ids: Annotated[tuple[int, ...], COLUMN]
-    logprobs: Annotated[tuple[float, ...], COLUMN, LOG]
+    logprobs: Annotated[tuple[float, ...], LOG]
     static_logprobs: Annotated[
-        tuple[float, ...] | None, COLUMN, LOG, OPTIONAL, Field(description="Under the weights as loaded.")
+        tuple[float, ...] | None, LOG, OPTIONAL, Field(description="Under the weights as loaded.")
     ]
     ranks: Annotated[tuple[int, ...], COLUMN, Field(description="1 is the most probable token.")]
-    entropies: Annotated[
-        tuple[float, ...], COLUMN, LOG, Field(description="Of the whole distribution at the token.")
-    ]
+    entropies: Annotated[tuple[float, ...], LOG, Field(description="Of the whole distribution at the token.")]
     starts: Annotated[tuple[int, ...], COLUMN, Field(description="First code point of the token's span.")]
     ends: Annotated[tuple[int, ...], COLUMN, Field(description="Code point after the span.")]
     weights_logprobs: Annotated[
         tuple[float, ...] | None,
-        COLUMN,
         LOG,
         OPTIONAL,
         Field(description="Under the weights as adapted, without the memory. With `scores: parts`."),
     ] = None
     memory_logprobs: Annotated[
         tuple[float, ...] | None,
-        COLUMN,
         LOG,
         OPTIONAL,
         Field(description="Of the expert that blends the weights with the memory. With `scores: parts`."),
     ] = None
     space_logprobs: Annotated[
         tuple[float, ...] | None,
-        COLUMN,
         LOG,
         OPTIONAL,
         Field(description="Of white space in the token's place: of all tokens together that begin with it."),
     ] = None
     static_space_logprobs: Annotated[
         tuple[float, ...] | None,
-        COLUMN,
         LOG,
         OPTIONAL,
         Field(description="The same under the weights as loaded."),
