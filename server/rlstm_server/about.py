@@ -39,16 +39,11 @@ def about(models: Models, limits: Limits, engine_limits: EngineLimits, **store: 
     }
 
 
-def builds(models: Models) -> Iterator[dict[str, str]]:
-    """Say of each model what runs, in a few words."""
+def builds(models: Models) -> Iterator[tuple[str, ...]]:
+    """Say of each model what runs: its version, name, fingerprint, type of numbers and device."""
     for served in models:
-        yield {
-            "version": VERSION,
-            "model": served.name,
-            "model_fingerprint": served.fingerprint,
-            "dtype": str(served.parameters.arrays["embedding.input"].dtype),
-            "device": served.device,
-        }
+        dtype = str(served.parameters.arrays["embedding.input"].dtype)
+        yield VERSION, served.name, served.fingerprint, dtype, served.device
 
 
 def _model(served: ServedModel) -> dict[str, Any]:

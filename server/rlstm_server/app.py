@@ -135,8 +135,8 @@ async def _lifespan(
         app.state.services = Services(
             settings=settings, metrics=metrics, engine=engine, drain=engine.close, about=said
         )
-        for facts in builds(models):
-            metrics.describe_build(**facts)
+        for build in builds(models):
+            metrics.build.labels(*build).set(1)
         for work in upkeep.all_of(metered(store, metrics), metrics):
             _keep(stack, work)
         yield

@@ -12,10 +12,11 @@ import contextlib
 import gc
 import inspect
 import math
-import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable
+from functools import partial
 from inspect import Parameter
+from types import FrameType
 from typing import Annotated, Literal, TypeVar, get_args, get_origin
 
 import typer
@@ -115,67 +116,45 @@ def run(settings: Settings) -> None:
 
 
 async def _serve(app: FastAPI, config: uvicorn.Config, settings: Settings, bound: socket.socket) -> None:
-    catch_stray_faults(asyncio.get_running_loop())
-    task = asyncio.current_task()
-    ending = _Ending(on_early=task.cancel if task is not None else lambda: None)
-    with ending.handled(), contextlib.suppress(asyncio.CancelledError):
+    loop, starting = asyncio.get_running_loop(), asyncio.current_task()
+    catch_stray_faults(loop)
+    server = _Server(config)
+    server.on_signal = partial(loop.call_soon_threadsafe, starting.cancel if starting else server.end)
+    with server.capture_signals(), contextlib.suppress(asyncio.CancelledError):
         async with app.router.lifespan_context(app):
             _settle_memory()
             services: Services = app.state.services
-            server = _Server(config, on_started=lambda: typer.echo(_greeting(settings, services, bound)))
-            seconds = settings.limits.drain_seconds
-            ending.serve(lambda: server.end(asyncio.ensure_future(services.drain(seconds))))
+            server.greeting = _greeting(settings, services, bound)
+            server.drain = partial(services.drain, settings.limits.drain_seconds)
+            server.on_signal = partial(loop.call_soon_threadsafe, server.end)
             await server.serve(sockets=[bound])
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handling, which would end the process by the signal once it has drained."""
+    """uvicorn, whose own handling of a signal would end the process by it once it has drained.
 
-    def __init__(self, config: uvicorn.Config, *, on_started: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_started = on_started
-        self._draining: list[asyncio.Future[None]] = []
+    `on_signal` ends the start-up while there is nothing to drain, and drains later.
+    """
 
-    def end(self, draining: asyncio.Future[None]) -> None:
-        """Stop listening and wait for open work, which `draining` ends; the second time, do not wait."""
-        self._draining.append(draining)
+    on_signal: Callable[[], object]
+    drain: Callable[[], Awaitable[None]]
+    greeting = ""
+    _draining: asyncio.Future[None] | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Leave the signal to the event loop."""
+        self.on_signal()
+
+    def end(self) -> None:
+        """Stop listening and wait for open work, which the drain ends; the second time, do not wait."""
         self.force_exit = self.should_exit
         self.should_exit = True
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to us."""
-        yield
+        self._draining = self._draining or asyncio.ensure_future(self.drain())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
         await super().startup(sockets)
-        self._on_started()
-
-
-class _Ending:
-    """What SIGINT and SIGTERM do: end the start-up while there is nothing to drain, and drain later."""
-
-    def __init__(self, *, on_early: Callable[[], object]) -> None:
-        self._act: Callable[[], object] = on_early
-
-    def serve(self, drain: Callable[[], object]) -> None:
-        """From here on a signal drains."""
-        self._act = drain
-
-    @contextlib.contextmanager
-    def handled(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-
-        def act(*_: object) -> None:
-            loop.call_soon_threadsafe(self._act)
-
-        before = {number: signal.signal(number, act) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        typer.echo(self.greeting)
 
 
 def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
