@@ -17,7 +17,6 @@ from rlstm_model import native
 from rlstm_server.engine.answers import most_bytes
 from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.completions import Completions
-from rlstm_server.engine.copies import Copies
 from rlstm_server.engine.creation import Creator
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.quotas import StorageQuota
@@ -112,7 +111,6 @@ class Engine:
         named = NamedSnapshots(self.sessions, quota)
         changes = Changes(self.sessions, named, self.limits)
         creator = Creator(self.sessions, self.models, changes, quota, TTL_SECONDS)
-        copies = Copies(self.sessions, creator, named)
         scoring = Scoring(self.sessions, self.models, self.limits)
         completions = Completions(self.models, self.sessions, changes)
         streams = SessionStreams(self.sessions, self.limits)
@@ -125,13 +123,13 @@ class Engine:
         self.generate_in_session = self._stream(
             streams.generate, lambda request: request.call.key if request.commit else None
         )
-        self.create_session = self._change(creator.perform)
+        self.create_session = self._change(creator.create)
         self.append = self._change(changes.append)
         self.reset, self.update = self._change(changes.reset), self._change(changes.update)
         self.restore = self._change(changes.restore)
         self.take_snapshot = self._change(named.name)
-        self.fork, self.import_session = self._change(copies.fork), self._change(copies.import_session)
-        self.export, self.session_note = self._query(copies.export), self._query(self.sessions.note)
+        self.fork, self.import_session = self._change(creator.fork), self._change(creator.import_session)
+        self.export, self.session_note = self._query(self.sessions.export), self._query(self.sessions.note)
         self.list_sessions, self.session_info = self.sessions.page, self.sessions.info
         self.find_session = self._store.find
         self.list_snapshots, self.drop_snapshot = named.list, named.drop

@@ -29,7 +29,7 @@ from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import charging
 from rlstm_server.engine.reading import TokenUsage, read_passage, read_piece
-from rlstm_server.engine.session import Change, Sessions, Staged
+from rlstm_server.engine.session import Sessions, Staged
 from rlstm_server.engine.state import SessionCopy, SessionState
 from rlstm_server.engine.worker import Job
 from rlstm_server.errors import (
@@ -254,13 +254,7 @@ class _Text:
 
     def digest(self, number: int) -> bytes:
         """What tells this request, and one chunk of it, from another with the same key."""
-        return requests.request_digest(
-            "generate",
-            session=self.request.call.session,
-            settings=self.request.settings,
-            learn=self.request.learn_from_output,
-            chunk=number,
-        )
+        return requests.digest(self.request, chunk=number)
 
     def explain(self, error: ServerError) -> None:
         """Let an error say that what was shown, or had been before, is kept whatever became of the rest."""
@@ -280,19 +274,14 @@ class _Text:
 
         The first one may be asked for again; those after it only as long as all before were stored.
         """
-        change = Change(
-            key=self.key,
-            operation_id=f"{self.operation_id}#{number}",
-            body_hash=self.digest(number),
-            caller=self.request.call,
-            if_match=self.request.call.if_match if number == 0 else None,
-            redo=number == 0,
-        )
-        stored = await self.sessions.recall(change) if self._repeats else None
+        task.operation_id, task.body_hash = f"{self.operation_id}#{number}", self.digest(number)
+        if number > 0:
+            task.if_match, task.redo = None, False
+        stored = await self.sessions.recall(task) if self._repeats else None
         if stored is None:
             if self.after is not None and number <= self.after.chunk:
                 raise Conflict("the session does not remember this text any more")
-            done = await self._generated(task, change)
+            done = await self._generated(task)
             if isinstance(done, Staged):
                 self._repeats, self.version = False, done.copy.position.version
                 return done.answer
@@ -300,12 +289,12 @@ class _Text:
         self._repeats, self.version = True, stored.version
         return Chunk.read(stored.summary)
 
-    async def _generated(self, task: Task[None], change: Change) -> Staged[Chunk] | Replayed:
+    async def _generated(self, task: Task[None]) -> Staged[Chunk] | Replayed:
         """Generate a chunk; what is stored of it, where another replica with this request was faster."""
         try:
-            return await self.sessions.change(task, change, self._plan)
+            return await self.sessions.change(task, self._plan)
         except Conflict:
-            stored = await self.sessions.recall(change)
+            stored = await self.sessions.recall(task)
             if stored is None:
                 raise
             return stored
@@ -412,7 +401,7 @@ class SessionStreams:
             # It is generated for a reader whose connection is lost, unnoticed.
             older.abandon(partial(InFlight, "the text goes on in a newer request"))
             await asyncio.wait({older.task})
-        task = self._under_way[place] = self.sessions.enqueue(key, text.operation_id, text.generate)
+        task = self._under_way[place] = self.sessions.enqueue(request.call, text.digest(0), text.generate)
         task.task.add_done_callback(lambda _: buffer.end())
         task.task.add_done_callback(lambda _: self._under_way.pop(place, None))
         try:
