@@ -13,7 +13,7 @@ from rlstm_server.engine import answers, requests
 from rlstm_server.engine.answers import info_of, session_info
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Charge, charging
-from rlstm_server.engine.reading import Piece, TokenUsage, read_passage, read_piece
+from rlstm_server.engine.reading import Piece, read_passage, read_piece
 from rlstm_server.engine.session import Sessions, Staged
 from rlstm_server.engine.snapshots import NamedSnapshots
 from rlstm_server.engine.state import Place, SessionCopy, SessionState
@@ -144,9 +144,7 @@ async def _stage_append(
 ) -> Staged[AppendAnswer]:
     """Score a piece, then learn from it, unless the session's learning is off."""
     learn = request.learn and copy.facts.learning
-    usage = TokenUsage()
-    reading = await read_piece(copy.state, piece, usage, learn=learn, top=top)
-    usage.scored, usage.session = len(piece.ids), reading.totals
+    reading = await read_piece(copy.state, piece, learn=learn, top=top)
     state = reading.state.measured(request.note)
     answer = AppendAnswer(
         version=copy.position.version + 1,
@@ -166,7 +164,7 @@ async def _stage_append(
     )
     summary, details = answers.store_append(answer)
     after = replace(copy, state=state)
-    return Staged(copy=after, usage=usage, answer=answer, summary=summary, details=details)
+    return Staged(copy=after, answer=answer, summary=summary, details=details, readings=(reading,))
 
 
 async def _stage(change: Callable[[], SessionCopy]) -> Staged[SessionInfo]:
@@ -174,7 +172,7 @@ async def _stage(change: Callable[[], SessionCopy]) -> Staged[SessionInfo]:
     after = change()
     info = replace(info_of(after), version=after.position.version + 1)
     summary, details = answers.store_session(info)
-    return Staged(copy=after, usage=TokenUsage(), answer=info, summary=summary, details=details)
+    return Staged(copy=after, answer=info, summary=summary, details=details)
 
 
 def reset(state: SessionState, scope: ResetScope) -> SessionState:

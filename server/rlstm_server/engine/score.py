@@ -18,7 +18,6 @@ from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import charging
 from rlstm_server.engine.reading import (
     Piece,
-    TokenUsage,
     columns_of,
     read_context,
     read_passage,
@@ -28,6 +27,7 @@ from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.state import SessionCopy, SessionState
 from rlstm_server.engine.worker import compute, gather
 from rlstm_server.errors import InvalidField, StateCorrupt
+from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import (
     Candidate,
     CandidatesAnswer,
@@ -90,13 +90,13 @@ class Scoring:
         size = sum(requests.size_of(item) + requests.size_of(item.before) for item in given)
         items = await requests.off_loop(size, partial(self._item_texts, served, given))
         choice = None if request.learning is None else served.choose(request.learning)
-        rows, usage = min(len(items), ROWS_OF_REQUEST), TokenUsage()
+        rows, metrics = min(len(items), ROWS_OF_REQUEST), self.sessions.metrics
         with charging(request.call.quota) as charge:
             count = sum(text.tokens for text in items)
             charge.add(tokens=count, learned=0 if choice is None else count)
-            job = partial(score_items, served, choice, items, request.top, usage)
+            job = partial(score_items, served, choice, items, request.top, metrics)
             ran = await self.sessions.worker.run(job, request.call, rows)
-        usage.count(self.sessions.metrics)
+        metrics.tokens.labels("scored").inc(sum(item.totals.tokens for item in ran.result))
         timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
         return ScoreAnswer(
             identity=served.identity, items=tuple(ran.result), adaptation=choice, timings=timings
@@ -153,7 +153,7 @@ async def score_items(
     choice: AdaptationChoice | None,
     items: Sequence[ItemText],
     top: int,
-    usage: TokenUsage,
+    metrics: Metrics,
 ) -> Sequence[ItemScores]:
     """Score each item from the weights as loaded; with a choice, learn from it (and its context) as well."""
     if choice is None:
@@ -161,11 +161,9 @@ async def score_items(
         at_once = ROWS_OF_REQUEST
     else:
         start = SessionState.before_text(served, choice)
-        work = (_score_adapting(start, item, top, usage) for item in items)
+        work = (_score_adapting(start, item, top, metrics) for item in items)
         at_once = max(1, ROWS_OF_REQUEST // choice.expert_config.rows)
-    done = await gather(work, at_once)
-    usage.scored = sum(item.totals.tokens for item in done)
-    return done
+    return await gather(work, at_once)
 
 
 async def rank_candidates(
@@ -228,10 +226,13 @@ async def _score_item(reader: Reader, item: ItemText, top: int) -> ItemScores:
     return _item_scores(item, columns, totals, updates=0, guards={})
 
 
-async def _score_adapting(state: SessionState, item: ItemText, top: int, usage: TokenUsage) -> ItemScores:
+async def _score_adapting(state: SessionState, item: ItemText, top: int, metrics: Metrics) -> ItemScores:
     if item.context is not None:
-        state = (await read_piece(state, item.context, usage, learn=True)).state
-    reading = await read_piece(state, item.piece, usage, learn=True, top=top)
+        context = await read_piece(state, item.context, learn=True)
+        context.count(metrics)
+        state = context.state
+    reading = await read_piece(state, item.piece, learn=True, top=top)
+    reading.count(metrics)
     return _item_scores(item, reading.columns, reading.totals, updates=reading.updates, guards=reading.guards)
 
 

@@ -9,7 +9,7 @@ way, which is sent again, under the same operation id, until its outcome is know
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from rlstm_server.engine.answers import info_of, session_facts, session_info, write_session
 from rlstm_server.engine.copies import write_file
 from rlstm_server.engine.queue import COMMIT_SECONDS, SessionQueues, Task
-from rlstm_server.engine.reading import TokenUsage
+from rlstm_server.engine.reading import Reading
 from rlstm_server.engine.requests import STATE_BYTES, off_loop, session_key
 from rlstm_server.engine.state import SessionCache, SessionCopy, SessionState, States
 from rlstm_server.engine.worker import Job, Worker
@@ -70,10 +70,10 @@ class Staged(Generic[Answer]):
     """
 
     copy: SessionCopy
-    usage: TokenUsage
     answer: Answer
     summary: bytes
     details: bytes = b""
+    readings: Sequence[Reading] = ()
     expires_at_ms: int = 0
 
 
@@ -222,10 +222,11 @@ class Sessions(SessionQueues):
         staged.copy = replace(staged.copy, position=outcome.position)
         staged.expires_at_ms = outcome.expires_at_ms
         self.cache.put(staged.copy)
-        staged.usage.count(self.metrics)
+        for reading in staged.readings:
+            reading.count_in_session(self.metrics)
         state = staged.copy.state
         self.metrics.state_bytes.observe(state.nbytes)
-        if staged.usage.row_steps:
+        if any(reading.row_steps for reading in staged.readings):
             self.metrics.delta_ratio.observe(state.norm_ratio)
         if state.adapted.mixture is not None:
             self.metrics.static_weight.observe(state.adapted.weights[0])

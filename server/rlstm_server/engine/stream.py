@@ -28,7 +28,7 @@ from rlstm_server.engine.generate import Continuation, Released, StopStrings, ch
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import charging
-from rlstm_server.engine.reading import TokenUsage, read_passage, read_piece
+from rlstm_server.engine.reading import Reading, read_passage, read_piece
 from rlstm_server.engine.session import Sessions, Staged
 from rlstm_server.engine.state import SessionCopy, SessionState
 from rlstm_server.engine.worker import Job
@@ -165,14 +165,16 @@ async def _show(
     progress: Progress, copy: SessionCopy, metrics: Metrics, put: Callable[[GenerationEvent], None]
 ) -> None:
     """Continue a session's text and commit nothing."""
-    state = await _read_pending(copy.state, TokenUsage(), learn=False)
+    pending = await _read_pending(copy.state, learn=False)
+    state = pending[0].state if pending else copy.state
     await progress.continue_from(state).write(put, metrics)
 
 
 async def _generate_chunk(progress: Progress, copy: SessionCopy) -> Staged[Chunk]:
     """Generate the next chunk of a text and read it into the session."""
-    usage, learns = TokenUsage(), copy.facts.learning
-    state = await _read_pending(copy.state, usage, learn=learns)
+    learns = copy.facts.learning
+    readings = await _read_pending(copy.state, learn=learns)
+    state = readings[0].state if readings else copy.state
     text = progress.continue_from(state)
     released: list[Released] = []
     while len(released) < CHUNK and text.finish_reason is None:
@@ -181,25 +183,24 @@ async def _generate_chunk(progress: Progress, copy: SessionCopy) -> Staged[Chunk
     if tokens:
         passage = Passage(tokens=tuple(token.id for token in tokens))
         piece = read_passage(state.served.vocab, passage, "", place=state.place)
-        reading = await read_piece(state, piece, usage, learn=progress.learn and learns, own=True)
-        state, usage.generated = reading.state, len(tokens)
+        readings.append(await read_piece(state, piece, learn=progress.learn and learns, own=True))
+        state = readings[-1].state
     state = state.measured()
     chunk = Chunk(
         tokens=tokens,
         finish_reason=text.finish_reason if len(tokens) == len(released) else None,
         position=state.adapted.position,
     )
-    return Staged(copy=replace(copy, state=state), usage=usage, answer=chunk, summary=chunk.write())
+    after = replace(copy, state=state)
+    return Staged(copy=after, answer=chunk, summary=chunk.write(), readings=readings)
 
 
-async def _read_pending(state: SessionState, usage: TokenUsage, *, learn: bool) -> SessionState:
+async def _read_pending(state: SessionState, *, learn: bool) -> list[Reading]:
     """Read the word in progress, which generation ends, where there is one."""
     if not state.place.pending:
-        return state
+        return []
     piece = read_passage(state.served.vocab, Passage(text=""), "", place=state.place, final=True)
-    reading = await read_piece(state, piece, usage, learn=learn)
-    usage.scored, usage.session = len(piece.ids), reading.totals
-    return reading.state
+    return [await read_piece(state, piece, learn=learn)]
 
 
 def _fitting(released: Sequence[Released]) -> tuple[Released, ...]:
