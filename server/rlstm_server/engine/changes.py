@@ -58,7 +58,7 @@ class Changes:
             return replace(stored, replayed=True, expires_at=head.expires_at_ms / 1000, timings=task.timings)
 
         with charging(request.call.quota) as charge:
-            return await self.sessions.enqueue(request.call, body_hash, work).wait()
+            return await self.sessions.perform(request.call, body_hash, work)
 
     async def reset(self, request: ResetRequest) -> ChangeAnswer:
         """Forget fast weights, recurrent state, or both."""
@@ -126,7 +126,7 @@ class Changes:
             durability = self.sessions.durability
             return ChangeAnswer(info=info, durability=durability, replayed=isinstance(done, Replayed))
 
-        return await self.sessions.enqueue(request.call, requests.digest(request), work).wait()
+        return await self.sessions.perform(request.call, requests.digest(request), work)
 
     async def _info(self, key: SessionKey, known: Replayed) -> SessionInfo:
         head = await self.sessions.store.load_head(key, with_state=False)

@@ -10,7 +10,7 @@ the session learns from it; its continuation is shown only.
 
 import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -122,10 +122,11 @@ class Completions:
         requests.within("prompt tokens", len(piece.ids), limits.prompt_tokens)
         order = _Order(served, request.settings, self.sessions.metrics)
         prompt = Prompt(piece=piece, follows="bos")
-        async with aclosing(self._continue(order, [prompt], request.call, len(piece.ids))) as events:
-            async for event in events:
-                if not isinstance(event, PromptEvent):
-                    yield event
+        with self.sessions.taking(None):
+            async with aclosing(self._continue(order, [prompt], request.call, len(piece.ids))) as events:
+                async for event in events:
+                    if not isinstance(event, PromptEvent):
+                        yield event
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[CompletionEvent, None]:
         """Prompts read and scored, a PromptEvent each, and their continuations, token by token."""
@@ -133,19 +134,22 @@ class Completions:
         served = self.models.named(request.model)
         choice = None if request.adaptation is None else served.choose(request.adaptation)
         order = _Order(served, request.settings, self.sessions.metrics, choice, request.top)
-        if request.call.session:
-            await self._open(order, request)
-        size = sum(requests.size_of(passage) for passage in request.prompts)
-        prompts = await requests.off_loop(size, partial(self._prompts, order, request))
-        if request.store:
-            prompts = [await self._store(order, request, prompts[0].piece)]
-        count = sum(prompt.tokens for prompt in prompts if prompt.stored is None)
-        with nullcontext() if order.copy is None else self.sessions.distrusting(order.copy.key):
+        with ExitStack() as stack:
+            stack.enter_context(self.sessions.taking(request.call.key if request.store else None))
+            if request.call.session:
+                stack.enter_context(self.sessions.distrusting((await self._open(order, request)).key))
+            size = sum(requests.size_of(passage) for passage in request.prompts)
+            prompts = await requests.off_loop(size, partial(self._prompts, order, request))
+            if request.store:
+                prompts = [await self._store(order, request, prompts[0].piece)]
+            count = sum(prompt.tokens for prompt in prompts if prompt.stored is None)
             async with aclosing(self._continue(order, prompts, request.call, count)) as events:
                 async for event in events:
                     yield event
 
-    async def _open(self, order: _Order, request: CompletionRequest, version: int | None = None) -> None:
+    async def _open(
+        self, order: _Order, request: CompletionRequest, version: int | None = None
+    ) -> SessionCopy:
         """Read the newest state of the session. Raises NotFound, Gone; ModelNotFound for another model's."""
         copy = await self.sessions.read(
             requests.session_key(request.call.tenant, request.call.session), version
@@ -153,6 +157,7 @@ class Completions:
         if copy.state.served is not order.served:
             raise ModelNotFound("model: the session belongs to another model, which `GET /sessions` tells")
         order.copy = copy
+        return copy
 
     async def _store(self, order: _Order, request: CompletionRequest, piece: Piece) -> Prompt:
         """Append the prompt, once under its key, and give it with the scores that it had."""

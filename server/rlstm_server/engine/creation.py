@@ -152,7 +152,7 @@ class Creator:
                 recall = partial(self.sessions.store.recall_creation, call.tenant, call.key, body_hash)
                 return await self._repeated(task, await settled(error, recall))
 
-        return await self.sessions.start(call, key, body_hash, work).wait()
+        return await self.sessions.perform(call, body_hash, work, made=key)
 
     async def _made(
         self, task: Task[CreatedSession], state: SessionState, facts: SessionFacts, *, brought: bool

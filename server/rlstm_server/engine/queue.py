@@ -1,7 +1,8 @@
 """One queue a session: its tasks, one after the other, each outside the request that asked for it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -129,6 +130,31 @@ class SessionQueues:
     draining: bool = False
     _queues: dict[SessionKey, _Queue] = field(default_factory=dict)
     _tasks: set[Task[Any]] = field(default_factory=set)
+
+    @contextmanager
+    def taking(self, key: str | None) -> Iterator[None]:
+        """Take work, unless draining; what fails under a key may have been done under it before."""
+        try:
+            if self.draining:
+                raise Draining("the server is shutting down; retry later")
+            yield
+        except ServerError as error:
+            if key is not None:
+                error.doubt()
+            raise
+
+    async def perform(
+        self,
+        call: Call,
+        body_hash: bytes,
+        work: Callable[[Task[Result]], Awaitable[Result]],
+        made: SessionKey | None = None,
+    ) -> Result:
+        """Have a change done in its session's turn; one that is `made` has no queue yet."""
+        with self.taking(call.key):
+            if made is not None:
+                return await self.start(call, made, body_hash, work).wait()
+            return await self.enqueue(call, body_hash, work).wait()
 
     def start(
         self,

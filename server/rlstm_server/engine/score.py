@@ -91,7 +91,7 @@ class Scoring:
         items = await requests.off_loop(size, partial(self._item_texts, served, given))
         choice = None if request.learning is None else served.choose(request.learning)
         rows, metrics = min(len(items), ROWS_OF_REQUEST), self.sessions.metrics
-        with charging(request.call.quota) as charge:
+        with self.sessions.taking(None), charging(request.call.quota) as charge:
             count = sum(text.tokens for text in items)
             charge.add(tokens=count, learned=0 if choice is None else count)
             job = partial(score_items, served, choice, items, request.top, metrics)
@@ -118,7 +118,8 @@ class Scoring:
         size = sum(requests.size_of(candidate) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
         job = partial(rank_candidates, copy.state, request.named_candidates, pieces, request.mix)
-        with self.sessions.distrusting(key), charging(request.call.quota) as charge:
+        taking, distrusting = self.sessions.taking(None), self.sessions.distrusting(key)
+        with taking, distrusting, charging(request.call.quota) as charge:
             charge.add(tokens=sum(len(piece.ids) for piece in pieces))
             ran = await self.sessions.worker.run(job, request.call, min(len(pieces), ROWS_OF_REQUEST))
         self.sessions.metrics.tokens.labels("scored").inc(sum(ranked.tokens for ranked in ran.result))

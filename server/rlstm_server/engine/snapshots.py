@@ -48,7 +48,7 @@ class NamedSnapshots:
                     return answer
             raise Conflict("other servers changed the session at the same time", retry_after=1)
 
-        return await self.sessions.enqueue(request.call, requests.digest(request), work).wait()
+        return await self.sessions.perform(request.call, requests.digest(request), work)
 
     async def list(
         self, tenant: str, session: str, min_version: int | None = None

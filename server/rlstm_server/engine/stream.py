@@ -360,7 +360,8 @@ class SessionStreams:
         """Continue a session's text, and commit it to the session where asked."""
         stream = self._commit(request) if request.commit else self._show(request)
         learns = request.commit and request.learn_from_output
-        with charging(request.call.quota) as charge:
+        key = request.call.key if request.commit else None
+        with self.sessions.taking(key), charging(request.call.quota) as charge:
             async with aclosing(
                 charged(stream, request.settings.max_tokens, charge, learns=learns)
             ) as events:
