@@ -144,7 +144,7 @@ async def _stage_append(
 ) -> Staged[AppendAnswer]:
     """Score a piece, then learn from it, unless the session's learning is off."""
     learn = request.learn and copy.facts.learning
-    reading = await read_piece(copy.state, piece, learn=learn, top=top)
+    reading = await read_piece(copy.state, piece, learn=learn, top=top, spaces=request.spaces)
     state = reading.state.measured(request.note)
     answer = AppendAnswer(
         version=copy.position.version + 1,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from rlstm_server.caller import Call
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.answers import info_of, session_info
 from rlstm_server.engine.changes import Changes
@@ -29,7 +30,6 @@ from rlstm_server.schemas.sessions import (
     SessionInfo,
 )
 from rlstm_server.schemas.text import AdaptationChoice
-from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import (
     Created,
     Creation,

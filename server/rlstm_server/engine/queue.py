@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
+from rlstm_server.caller import Call
 from rlstm_server.engine.requests import session_key
 from rlstm_server.engine.state import SessionCache
 from rlstm_server.errors import (
@@ -19,7 +20,6 @@ from rlstm_server.errors import (
 )
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.text import Timings
-from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import SessionKey, new_operation_id
 
 COMMIT_SECONDS: Final = 3.0

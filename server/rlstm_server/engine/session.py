@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
+from rlstm_server.caller import Call
 from rlstm_server.engine.answers import info_of, session_facts, session_info, write_session
 from rlstm_server.engine.copies import write_file
 from rlstm_server.engine.queue import COMMIT_SECONDS, SessionQueues, Task
@@ -38,7 +39,6 @@ from rlstm_server.errors import (
 )
 from rlstm_server.schemas.sessions import ExportedSession, NoteAnswer, SessionInfo, SessionPage
 from rlstm_server.schemas.text import Timings
-from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import (
     Commit,
     CommitOutcome,

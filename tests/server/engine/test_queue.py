@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from rlstm_server.caller import Call
 from rlstm_server.engine.queue import Task
 from rlstm_server.errors import Draining, NotFound
-from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import SessionKey
 
 

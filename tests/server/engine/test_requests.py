@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
+from rlstm_server.caller import Call
 from rlstm_server.engine import requests
 from rlstm_server.errors import InvalidText
 from rlstm_server.schemas.sessions import AppendRequest, CreateSession
-from rlstm_server.schemas.wire import Call
 
 
 def test_equal_requests_have_equal_digests_and_others_do_not():
@@ -24,7 +24,7 @@ def test_equal_requests_have_equal_digests_and_others_do_not():
     assert found == [digest(unit="bits", **fields) for fields in asked]
     assert len({*found}) == len(asked)
     with pytest.raises(InvalidText):
-        digest(text="\ud800")
+        digest(text="a", note="\ud800")
 
 
 async def test_large_work_leaves_the_event_loop():
