@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rlstm_client.cli.exits import CommandError
+from rlstm_client.cli.inputs import How
 from rlstm_client.cli.nbest import Format, references
-from rlstm_client.texts import How
 
 LISTS = [
     ("utt-a", ["WRECK A NICE BEACH", "RECOGNISE SPEECH", ""], [-1.0, -1.5, -9.25]),

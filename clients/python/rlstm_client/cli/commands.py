@@ -4,32 +4,23 @@
 without a server, are found by their entry points; what they need comes with an extra of the distribution.
 """
 
-import json
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from rlstm_client.cli.exits import EXIT_CODES, CommandError, Exit, one_line_errors
 
-if TYPE_CHECKING:
-    from rlstm_client import AsyncClient
-    from rlstm_client._calls import Call
-
-T = TypeVar("T")
-
 COMMAND_GROUP = "rlstm.commands"
 LOCAL_GROUP = "rlstm.local"
 DISTRIBUTION = "mogrifier-rlstm"
 DEFAULT_MODEL = "bytes-small"
 """The shipped model that is used here, without a server, unless another one is asked for."""
-
-LocalAct = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,42 +139,6 @@ def run(command: Command, arguments: Sequence[str]) -> None:
     The name of a part of a group has the group's in front: ``bench.train``.
     """
     _behind(command).main(args=list(arguments), prog_name=f"rlstm {command.name.replace('.', ' ')}")
-
-
-def act_locally(name: str, model: str | None, call: "Call[T]") -> T:
-    """Have a call answered without a server.
-
-    The entry point ``name`` of the group ``rlstm.local`` takes the model's name or path (`DEFAULT_MODEL`
-    for None) and the body of the route of the same name, and returns the body of the route's answer. What it
-    raises says why not.
-
-    Raises:
-        CommandError: it is not installed, or it failed.
-    """
-    act: LocalAct = load(LOCAL_GROUP, name, "server")
-    try:
-        answer = act(model or DEFAULT_MODEL, json.loads(call.content or b"{}"))
-    except Exception as error:
-        raise CommandError(str(error) or type(error).__name__, Exit.REFUSED) from error
-    return call.read(answer)
-
-
-@asynccontextmanager
-async def serving_locally(model: str | None) -> AsyncIterator["AsyncClient"]:
-    """Open a client of a server in this process, which is asked without a network and ends with it.
-
-    Raises:
-        CommandError: it is not installed, or there is no such model.
-    """
-    from rlstm_client import AsyncClient
-
-    serving = load(LOCAL_GROUP, "serving", "server")
-    async with AsyncExitStack() as stack:
-        try:
-            transport = await stack.enter_async_context(serving(model or DEFAULT_MODEL))
-        except Exception as error:
-            raise CommandError(str(error) or type(error).__name__, Exit.REFUSED) from error
-        yield await stack.enter_async_context(AsyncClient("http://localhost", transport=transport))
 
 
 def load(group: str, name: str, extra: str) -> Any:
