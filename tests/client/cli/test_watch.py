@@ -34,9 +34,7 @@ async def watched(url: str, path: Path, name: str | None, *, every: bool = False
 
     async with (
         AsyncClient(url) as client,
-        Watch(File(path, follow=False), judge, Kept(name=name, adapt="memory")).opened(
-            client, client
-        ) as watch,
+        log.opened(client, client) as watch,
     ):
         await watch.run(tell, every=every)
     return told

@@ -18,8 +18,6 @@ from rlstm_client import AsyncClient, AsyncSession, texts
 from rlstm_client.cli import inputs, output
 from rlstm_client.cli.kept import USUAL, Kept
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
-
 ASK: Final = "? "
 
 
@@ -93,7 +91,7 @@ class Desk:
         return f"{self.bytes:,} bytes learned: static {static:.3f}, adapted {adapted:.3f} bits per byte"
 
 
-@inputs.command(app)
+@inputs.command()
 def complete(
     kept: Kept,
     how: inputs.How,

@@ -107,15 +107,18 @@ _ELSEWHERE: Final = {"items", "tokens", "text", "context_tokens", "scores", "uni
 """What the commands take in another way, or not at all."""
 
 
-def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., object]], None]:
-    """Make a function a command of an app: its parameters are the command's, and its answer is printed.
+Function = Callable[..., object]
+
+
+def command(app: typer.Typer | None = None, name: str | None = None) -> Callable[[Function], Function]:
+    """Make a function a command, of an app or alone: its parameters are the command's, its answer is printed.
 
     A parameter that is a group, a dataclass of options such as `Source`, stands for all of them; ``client``
     or ``session`` for those of `Server` and the session's id. Of the clients' options, a TypedDict that it
     takes as keywords, the function gets what was given.
     """
 
-    def add(function: Callable[..., object]) -> None:
+    def add(function: Function) -> Function:
         hints = get_type_hints(function, include_extras=True)
         own = inspect.signature(function).parameters
         groups: dict[str, Any] = {each: hints[each] for each in own if is_dataclass(hints[each])}
@@ -145,7 +148,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[...
         in_order = sorted(parameters.values(), key=lambda each: each.kind)
         run.__annotations__ = {}
         run.__signature__ = inspect.Signature(in_order)  # type: ignore[attr-defined]
-        app.command(name)(run)
+        return run if app is None else app.command(name)(run)
 
     return add
 

@@ -27,8 +27,6 @@ from rlstm_client.cli.surprisal import Reader, Reset
 from rlstm_client.cli.words import Space
 from rlstm_client.models import Adapt
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
-
 Array = NDArray[np.float64]
 Place = tuple[str, float]
 """A word's item, and where in it the word stands."""
@@ -202,7 +200,7 @@ def _frequency(row: Columns, language: str, file: Path) -> float:
         raise CommandError(f"no frequencies of words in {language!r}: give a column frequency") from None
 
 
-@inputs.command(app, "reading-times")
+@inputs.command()
 def reading_times(
     service: Service,
     folder: Annotated[

@@ -25,8 +25,6 @@ from rlstm_client.cli.kept import USUAL, Kept
 from rlstm_client.cli.nbest import Format, NBest
 from rlstm_client.cli.wer import Costs, Errors, Judged, Weights
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
-
 
 @dataclass(frozen=True)
 class Ranked:
@@ -129,7 +127,7 @@ class Job:
         return counted
 
 
-@inputs.command(app)
+@inputs.command()
 def rescore(
     kept: Kept,
     how: inputs.How,

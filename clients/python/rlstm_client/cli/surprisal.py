@@ -17,8 +17,6 @@ from rlstm_client.cli.words import By, Costs, KenLM, Reading, Space, Table, To
 from rlstm_client.models import AppendResult, ScoredItem, Unit
 from rlstm_client.options import CreateOptions
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
-
 AT_ONCE: Final = 32  # texts in one request
 CHARACTERS_AT_ONCE: Final = 100_000  # of several texts
 
@@ -137,7 +135,7 @@ def batches(given: Sequence[Item]) -> Iterator[list[Item]]:
     yield batch
 
 
-@inputs.command(app)
+@inputs.command()
 def surprisal(
     service: Service,
     how: inputs.How,

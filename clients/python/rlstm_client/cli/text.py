@@ -10,11 +10,8 @@ from rlstm_client.cli.kept import Service
 from rlstm_client.models import Generation, Scores
 from rlstm_client.options import GenerateOptions, ScoreOptions
 
-score_app = typer.Typer(add_completion=False, rich_markup_mode=None)
-generate_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@inputs.command(score_app)
+@inputs.command()
 def score(
     service: Service,
     source: inputs.Source,
@@ -36,7 +33,7 @@ def score(
     return output.Scored(service.run(lambda client: client.score(whole, **options)), whole)
 
 
-@inputs.command(generate_app)
+@inputs.command()
 def generate(
     service: Service,
     source: inputs.Source,

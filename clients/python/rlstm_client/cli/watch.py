@@ -46,8 +46,6 @@ from rlstm_client.cli.sources import File, Line, StandardInput
 from rlstm_client.models import Adapt
 from rlstm_client.options import ChangeOptions
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
-
 READ: Final = 1_000
 """Characters of a line that are judged, learned and shown: its beginning."""
 
@@ -177,7 +175,7 @@ class Watch:
         return [{"start": words[at][0], "end": words[at][1], "bits": round(bits[at], 2)} for at in dearest]
 
 
-@inputs.command(app)
+@inputs.command()
 def watch(
     service: Service,
     logs: Annotated[
