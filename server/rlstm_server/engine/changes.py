@@ -171,7 +171,7 @@ async def _stage_append(
     """Score a piece, then learn from it, unless the session's learning is off."""
     learn = request.learn and copy.facts.learning
     usage = TokenUsage()
-    reading = await read_piece(copy.state, piece, usage, learn=learn, top=top)
+    reading = await read_piece(copy.state, piece, usage, learn=learn, top=top, spaces=request.spaces)
     usage.scored, usage.session = len(piece.ids), reading.totals
     state = reading.state.measured(request.note)
     answer = AppendAnswer(

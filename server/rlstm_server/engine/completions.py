@@ -16,7 +16,7 @@ from functools import partial
 
 from rlstm_model.adaptation.evaluator import Reader
 from rlstm_model.adaptation.state import Cursor
-from rlstm_server.caller import Caller
+from rlstm_server.caller import Call
 from rlstm_server.engine import requests
 from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.generate import Continuation, StopStrings, charged
@@ -174,7 +174,7 @@ class Completions:
         return Prompt(piece=piece, follows="session", stored=columns)
 
     async def _continue(
-        self, order: _Order, prompts: Sequence[Prompt], caller: Caller, count: int
+        self, order: _Order, prompts: Sequence[Prompt], caller: Call, count: int
     ) -> AsyncGenerator[CompletionEvent, None]:
         rows = min(len(prompts) * order.rows, ROWS_OF_REQUEST)
         most = len(prompts) * order.settings.choices * order.settings.max_tokens

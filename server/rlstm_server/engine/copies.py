@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from functools import partial
 
+from rlstm_server.caller import Call
 from rlstm_server.engine import requests
 from rlstm_server.engine.creation import Creator
 from rlstm_server.engine.models import Models
@@ -28,7 +29,6 @@ from rlstm_server.schemas.sessions import (
     ImportRequest,
 )
 from rlstm_server.schemas.text import MAX_RATE_SCALE
-from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import SessionKey
 
 _ROUNDING = 1.001

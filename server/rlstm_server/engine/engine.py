@@ -14,6 +14,7 @@ from functools import partial, wraps
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast
 
 from rlstm_model import native
+from rlstm_server.caller import Call
 from rlstm_server.engine.answers import most_bytes
 from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.completions import Completions
@@ -37,7 +38,6 @@ from rlstm_server.errors import (
 )
 from rlstm_server.metrics import STORE_OPERATIONS, Memory, Metrics
 from rlstm_server.schemas.text import EngineLimits
-from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import SessionStore
 
 CACHE_BYTES: Final = 512 * 2**20

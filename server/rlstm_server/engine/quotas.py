@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from rlstm_server.caller import Caller, Quota, TokenBucket
+from rlstm_server.caller import Call, Quota, TokenBucket
 from rlstm_server.errors import Gone, NotFound, RateLimited, ServerError, StateCorrupt
 from rlstm_server.store.base import Listed, SessionKey, SessionStore
 
@@ -118,7 +118,7 @@ class StorageQuota:
     _tenants: dict[str, _Tenant] = field(default_factory=dict)
 
     @asynccontextmanager
-    async def reserve(self, caller: Caller, size: int, *, sessions: int) -> AsyncIterator[None]:
+    async def reserve(self, caller: Call, size: int, *, sessions: int) -> AsyncIterator[None]:
         """Keep room for so many bytes of a state, and for so many sessions, while they are stored.
 
         Raises RateLimited where there is none.

@@ -243,7 +243,14 @@ class Reading(NamedTuple):
 
 
 async def read_piece(
-    state: SessionState, piece: Piece, usage: TokenUsage, *, learn: bool, top: int = 0, own: bool = False
+    state: SessionState,
+    piece: Piece,
+    usage: TokenUsage,
+    *,
+    learn: bool,
+    top: int = 0,
+    spaces: bool = False,
+    own: bool = False,
 ) -> Reading:
     """Score a piece, then learn from it, a segment a batch step. `own` text was generated: not in the totals.
 
@@ -256,7 +263,8 @@ async def read_piece(
     try:
         while done < len(piece.ids):
             ids = piece.ids[done : done + evaluator.room(adapted)]
-            chunk = evaluator.chunk(adapted, ids, learn=learn and watch.learns, top=top)
+            begin = state.served.spaces if spaces else None
+            chunk = evaluator.chunk(adapted, ids, learn=learn and watch.learns, top=top, spaces=begin)
             part = await compute(chunk)
             if part.state.expert_config.guarded:
                 part, watch = _watched(evaluator, watch, part, learn=learn)
@@ -315,6 +323,9 @@ def columns_of(
     def part(column: Floats | None) -> tuple[float, ...] | None:
         return tuple([] if column is None else column.tolist()) if remembers else None
 
+    def told(column: Floats | None) -> tuple[float, ...] | None:
+        return None if column is None else tuple(column.tolist())
+
     top = None
     if scores is not None and scores.top_ids is not None and scores.top_logprobs is not None:
         top = Alternatives(ids=scores.top_ids.tolist(), logprobs=scores.top_logprobs.tolist())
@@ -328,6 +339,8 @@ def columns_of(
         ends=tuple(piece.ends),
         weights_logprobs=part(None if scores is None else scores.weights_logprobs),
         memory_logprobs=part(None if scores is None else scores.memory_logprobs),
+        space_logprobs=told(None if scores is None else scores.space_logprobs),
+        static_space_logprobs=told(None if scores is None else scores.static_space_logprobs),
         top=top,
     )
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlstm_model.adaptation.evaluator import Reader
 from rlstm_model.adaptation.items import ScoreChunk, ScoredChunk
@@ -94,7 +95,7 @@ class Scoring:
         with charging(request.call.quota) as charge:
             count = sum(text.tokens for text in items)
             charge.add(tokens=count, learned=0 if choice is None else count)
-            job = partial(score_items, served, choice, items, request.top, usage)
+            job = partial(score_items, served, choice, items, request, usage)
             ran = await self.sessions.worker.run(job, request.call, rows)
         usage.count(self.sessions.metrics)
         timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
@@ -152,16 +153,16 @@ async def score_items(
     served: ServedModel,
     choice: AdaptationChoice | None,
     items: Sequence[ItemText],
-    top: int,
+    request: ScoreRequest,
     usage: TokenUsage,
 ) -> Sequence[ItemScores]:
     """Score each item from the weights as loaded; with a choice, learn from it (and its context) as well."""
     if choice is None:
-        work = (_score_item(served.reader, item, top) for item in items)
+        work = (_score_item(served, item, request) for item in items)
         at_once = ROWS_OF_REQUEST
     else:
         start = SessionState.before_text(served, choice)
-        work = (_score_adapting(start, item, top, usage) for item in items)
+        work = (_score_adapting(start, item, request, usage) for item in items)
         at_once = max(1, ROWS_OF_REQUEST // choice.expert_config.rows)
     done = await gather(work, at_once)
     usage.scored = sum(item.totals.tokens for item in done)
@@ -184,11 +185,18 @@ async def rank_candidates(
     return _ranked(candidates, sums, weights)
 
 
-async def score_text(reader: Reader, cursor: Cursor, ids: Sequence[int], top: int = 0) -> ScoredChunk:
+async def score_text(
+    reader: Reader,
+    cursor: Cursor,
+    ids: Sequence[int],
+    top: int = 0,
+    spaces: NDArray[np.intp] | None = None,
+) -> ScoredChunk:
     """Scores of at least one token after a cursor, and the cursor after them."""
     parts: list[ScoredChunk] = []
     for start in range(0, len(ids), reader.at_once):
-        sliced = await compute(ScoreChunk(reader, cursor, tuple(ids[start : start + reader.at_once]), top))
+        some = tuple(ids[start : start + reader.at_once])
+        sliced = await compute(ScoreChunk(reader, cursor, some, top, spaces=spaces))
         parts.append(sliced)
         cursor = sliced.cursor
     return ScoredChunk.concatenate(parts)
@@ -218,20 +226,23 @@ async def _sums(reader: Reader, piece: Piece) -> _Sums:
     return _Sums(sliced.scores.total, static, len(piece.ids))
 
 
-async def _score_item(reader: Reader, item: ItemText, top: int) -> ItemScores:
-    cursor, piece = reader.cursor, item.piece
+async def _score_item(served: ServedModel, item: ItemText, request: ScoreRequest) -> ItemScores:
+    reader, piece = served.reader, item.piece
+    cursor, spaces = reader.cursor, served.spaces if request.spaces else None
     if item.context is not None:
         cursor = await read(reader, item.context.ids)
-    sliced = await score_text(reader, cursor, piece.ids, top)
+    sliced = await score_text(reader, cursor, piece.ids, request.top, spaces)
     columns = columns_of(piece, sliced.scores, None)
     totals = Totals.of(columns, bytes=piece.bytes, words=piece.words, unknown=piece.unknown)
     return _item_scores(item, columns, totals, updates=0, guards={})
 
 
-async def _score_adapting(state: SessionState, item: ItemText, top: int, usage: TokenUsage) -> ItemScores:
+async def _score_adapting(
+    state: SessionState, item: ItemText, request: ScoreRequest, usage: TokenUsage
+) -> ItemScores:
     if item.context is not None:
         state = (await read_piece(state, item.context, usage, learn=True)).state
-    reading = await read_piece(state, item.piece, usage, learn=True, top=top)
+    reading = await read_piece(state, item.piece, usage, learn=True, top=request.top, spaces=request.spaces)
     return _item_scores(item, reading.columns, reading.totals, updates=reading.updates, guards=reading.guards)
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from rlstm_server.caller import Caller
+from rlstm_server.caller import Call
 from rlstm_server.engine.answers import info_of, session_facts, session_info, write_session
 from rlstm_server.engine.queue import COMMIT_SECONDS, SessionQueues, Task
 from rlstm_server.engine.reading import TokenUsage
@@ -67,7 +67,7 @@ class Change:
     key: SessionKey
     operation_id: str
     body_hash: bytes
-    caller: Caller
+    caller: Call
     if_match: int | None = None
     redo: bool = True
 

@@ -14,7 +14,6 @@ from rlstm_server.engine.quotas import Charge, charging
 from rlstm_server.errors import Conflict, OutcomeUnknown, RateLimited, SlowConsumer, StoreUnavailable
 from rlstm_server.schemas.generation import EndEvent, TokenEvent
 from rlstm_server.schemas.sessions import CreateSession, SnapshotRequest
-from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.memory_store import MemoryStore
 
@@ -212,11 +211,11 @@ async def turns():
 
 
 def create(engine, caller, **fields):
-    return asyncio.ensure_future(engine.create_session(CreateSession(**fields).by(Call(**vars(caller)))))
+    return asyncio.ensure_future(engine.create_session(CreateSession(**fields).by(caller)))
 
 
 async def name(engine, caller, session, called):
-    request = SnapshotRequest(name=called).by(Call(**vars(caller), session=session, key=None, if_match=None))
+    request = SnapshotRequest(name=called).by(replace(caller, session=session, key=None, if_match=None))
     await engine.take_snapshot(request)
 
 

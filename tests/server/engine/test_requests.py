@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
+from rlstm_server.caller import Call
 from rlstm_server.engine import requests
 from rlstm_server.errors import InvalidText
 from rlstm_server.schemas.sessions import AppendRequest
 from rlstm_server.schemas.text import Passage
-from rlstm_server.schemas.wire import Call
 
 
 def test_equal_requests_have_equal_digests_and_others_do_not():
@@ -38,7 +38,7 @@ def test_equal_appends_have_equal_digests_and_others_do_not():
     assert found == [digest(**fields) for fields in asked]
     assert len({*found}) == len(asked)
     with pytest.raises(InvalidText):
-        digest(text="\ud800")
+        digest(text="a", note="\ud800")
 
 
 async def test_large_work_leaves_the_event_loop():

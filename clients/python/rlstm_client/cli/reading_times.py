@@ -235,8 +235,6 @@ def reading_times(
                     column.append(word[name if space == "leading" else f"{name}_trailing"])
 
     service.run(run, USUAL)
-    if None in costs["frozen"]:
-        raise CommandError("tokens of this model begin with the space before a word: use --space leading")
     _tell(study, study.gains({name: np.array(column) for name, column in costs.items()}), as_json)
 
 

@@ -59,7 +59,7 @@ class Reader:
             options["model"] = self.model
         for some in batches(given):
             asked = [{"text": item.text + "\n"} for item in some]
-            result = await self.client.score(items=asked, unit=self.unit, **options)
+            result = await self.client.score(items=asked, unit=self.unit, spaces=True, **options)
             for item, answer in zip(some, result.items, strict=True):
                 yield self._reading(item, answer)
 
@@ -78,7 +78,7 @@ class Reader:
                     characters[name] = len(self.learn_first)
                 whole = item.text + "\n"
                 answer = await sessions[name].append(
-                    whole, final=True, learn=learn, unit=self.unit, scores="tokens"
+                    whole, final=True, learn=learn, unit=self.unit, scores="tokens", spaces=True
                 )
                 yield self._reading(item, answer, characters[name])
                 characters[name] += len(whole)
@@ -114,9 +114,10 @@ class Reader:
             item=item,
             model=self._name,
             starts=[start - offset for start in answer.starts],
-            ends=[end - offset for end in answer.ends],
             frozen=[-logprob for logprob in answer.static_logprobs] or adapted,
             adapted=None if self.adapt == "frozen" else adapted,
+            frozen_space=[-logprob for logprob in answer.static_space_logprobs or answer.space_logprobs],
+            adapted_space=[-logprob for logprob in answer.space_logprobs],
             entropies=answer.entropies,
             unknown=[token == self._unknown for token in answer.ids],
         )
