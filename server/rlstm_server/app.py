@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute, APIRouter, APIWebSocketRoute
+from fastapi.routing import APIRoute, APIWebSocketRoute
 from starlette.middleware import Middleware
 
 from rlstm_server import telemetry, upkeep
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 EMBEDDED = "embedded"
+MODULES = (score, generate, sessions, stream, operations, page, completions, openai_models)
+ROUTES = tuple(module.routes for module in MODULES)
 
 
 def create_app(
@@ -51,8 +53,7 @@ def create_app(
     closed with the application.
     Entering the lifespan raises StartupError when something that the settings name is not there.
     """
-    routers = _routers()
-    names = _endpoints(routers)
+    names = _endpoints()
     metrics, endpoints = Metrics(endpoints=names), Endpoints(names)
     ring = load_keys(settings)
     if tracer_provider is None and settings.otel:
@@ -83,22 +84,15 @@ def create_app(
     )
     app.state.endpoints, app.state.metrics = endpoints, metrics
     problems.install(app)
-    for router in routers:
-        app.include_router(router)
+    for routes in ROUTES:
+        app.include_router(routes)
     return app
 
 
-@cache
-def _routers() -> tuple[APIRouter, ...]:
-    """Give all routes. They are built once: that takes most of the time that an application takes to make."""
-    modules = (score, generate, sessions, stream, operations, page, completions, openai_models)
-    return tuple(module.router() for module in modules)
-
-
-def _endpoints(routers: Sequence[APIRouter]) -> list[str]:
+def _endpoints() -> list[str]:
     """List every route as `METHOD /template`: the closed set of the metrics' endpoint label."""
     endpoints = []
-    for route in (route for router in routers for route in router.routes):
+    for route in (route for routes in ROUTES for route in routes.routes):
         if isinstance(route, APIRoute):
             endpoints += [f"{method} {route.path}" for method in sorted(route.methods or ())]
         elif isinstance(route, APIWebSocketRoute):

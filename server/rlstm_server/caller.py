@@ -73,14 +73,18 @@ UNLIMITED = Quota()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Caller:
-    """Who asks: the tenant that owns what is made, and the request's id for the log.
+class Call:
+    """Who asks, for which session, under which idempotency key, and at which version only.
 
     ``endpoint`` is the route's template from a closed set; it labels the queue-time metric. ``quota`` is what
-    the caller's key may use up.
+    the key may use up, ``after`` the id of the last event that the reader of a stream that broke off has.
     """
 
     tenant: str
     request_id: str
     endpoint: str = "unknown"
     quota: Quota = UNLIMITED
+    session: str = ""
+    key: str | None = None
+    if_match: int | None = None
+    after: str | None = None

@@ -88,7 +88,11 @@ class WordScore(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(Answer):
-    """One entry a token in each column that was asked for, else none; the last two of ``scores="parts"``."""
+    """One entry a token in each column that was asked for, else none.
+
+    Those of weights and memory are of ``scores="parts"``, the last two of ``spaces``: the log-probability of
+    white space in the token's place.
+    """
 
     ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()
@@ -99,6 +103,8 @@ class Columns(Answer):
     ends: Sequence[int] = ()
     weights_logprobs: Sequence[float] = ()
     memory_logprobs: Sequence[float] = ()
+    space_logprobs: Sequence[float] = ()
+    static_space_logprobs: Sequence[float] = ()
 
 
 COLUMNS: Final = tuple(column.name for column in fields(Columns) if column.name != "extra")

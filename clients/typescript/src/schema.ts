@@ -651,6 +651,16 @@ export interface components {
              * @description Of the expert that blends the weights with the memory. With `scores: parts`.
              */
             readonly memory_logprobs?: readonly number[];
+            /**
+             * Space Logprobs
+             * @description Of white space in the token's place: of all tokens together that begin with it.
+             */
+            readonly space_logprobs?: readonly number[];
+            /**
+             * Static Space Logprobs
+             * @description The same under the weights as loaded.
+             */
+            readonly static_space_logprobs?: readonly number[];
             /** @description The most probable tokens at each place, where they were asked for. */
             readonly top?: components["schemas"]["Alternatives"];
             /**
@@ -727,6 +737,12 @@ export interface components {
              * @enum {string}
              */
             readonly scores?: "none" | "totals" | "tokens" | "parts";
+            /**
+             * Spaces
+             * @description Also how probable white space was in each token's place: where a word ends.
+             * @default false
+             */
+            readonly spaces?: boolean;
             /**
              * Unit
              * @description Of every log-probability, entropy and gain in the answer.
@@ -1424,6 +1440,16 @@ export interface components {
              * @description Of the expert that blends the weights with the memory. With `scores: parts`.
              */
             readonly memory_logprobs?: readonly number[];
+            /**
+             * Space Logprobs
+             * @description Of white space in the token's place: of all tokens together that begin with it.
+             */
+            readonly space_logprobs?: readonly number[];
+            /**
+             * Static Space Logprobs
+             * @description The same under the weights as loaded.
+             */
+            readonly static_space_logprobs?: readonly number[];
             /** @description The most probable tokens at each place, where they were asked for. */
             readonly top?: components["schemas"]["Alternatives"];
             /**
@@ -1715,6 +1741,12 @@ export interface components {
              */
             readonly top?: number;
             /**
+             * Spaces
+             * @description Also how probable white space was in each token's place: where a word ends.
+             * @default false
+             */
+            readonly spaces?: boolean;
+            /**
              * Adapt
              * @description Learn inside each item, from the base weights.
              * @default false
@@ -1798,6 +1830,16 @@ export interface components {
              * @description Of the expert that blends the weights with the memory. With `scores: parts`.
              */
             readonly memory_logprobs?: readonly number[];
+            /**
+             * Space Logprobs
+             * @description Of white space in the token's place: of all tokens together that begin with it.
+             */
+            readonly space_logprobs?: readonly number[];
+            /**
+             * Static Space Logprobs
+             * @description The same under the weights as loaded.
+             */
+            readonly static_space_logprobs?: readonly number[];
             /** @description The most probable tokens at each place, where they were asked for. */
             readonly top?: components["schemas"]["Alternatives"];
             /**

@@ -136,9 +136,10 @@ class DynamicEvaluator(Learner):
         learn: bool = True,
         top: int = 0,
         distributions: bool = False,
+        spaces: NDArray[np.intp] | None = None,
     ) -> ObserveChunk:
         """As many of ``ids``, tokens of the vocabulary, as there is :meth:`room` for."""
-        return ObserveChunk(state, tuple(ids[: self.room(state)]), learn, top, self, distributions)
+        return ObserveChunk(state, tuple(ids[: self.room(state)]), learn, top, self, distributions, spaces)
 
     def room(self, state: AdaptedState) -> int:
         """Tokens of the next chunk at most: the rest of the unfinished segment, where weights adapt."""

@@ -162,6 +162,12 @@ class Utf8Decoder:
         return self._utf8.decode(b"", final=True)
 
 
+def space_ids(vocab: Vocab) -> NDArray[np.intp]:
+    """The tokens that begin with white space."""
+    first = (vocab.token_bytes(token).decode(errors="replace")[:1] for token in range(vocab.size))
+    return np.array([token for token, character in enumerate(first) if character.isspace()], np.intp)
+
+
 def utf8(text: str) -> bytes:
     """The UTF-8 of ``text``. Raises InvalidText."""
     try:

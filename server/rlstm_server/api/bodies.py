@@ -6,7 +6,6 @@ it becomes an object, and each part that is wrong could become an error of its o
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -16,10 +15,11 @@ import jiter
 import orjson
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, APIRouter
 from pydantic import BaseModel, Field
 
 from rlstm_server.api.problems import MEDIA_TYPE
+from rlstm_server.engine.requests import off_loop
 from rlstm_server.errors import InvalidJson, InvalidText, UnsupportedMediaType
 from rlstm_server.schemas.text import Timings
 from rlstm_server.schemas.wire import Answer, Unit, laid_out
@@ -59,22 +59,26 @@ class StrictRoute(APIRoute):
             body = await request.body()
             if body:
                 _check_declared(request)
-            scope: Any = request.scope
-            if "content-type" not in request.headers:  # one that sent no body at all is taken as JSON
-                scope = {**scope, "headers": [*scope["headers"], (b"content-type", b"application/json")]}
-            found = ReadRequest(scope, request.receive)
-            found._body = body or b"{}"
-            short = len(body) <= INLINE_BYTES
-            found.value = read(found._body) if short else await asyncio.to_thread(read, body)
+            found = ReadRequest(request.scope, request.receive)
+            found.value = await off_loop(len(body), partial(read, body or b"{}"), INLINE_BYTES)
             return await handle(found)
 
         return handle_strictly
+
+
+def strict_routes(tag: str, prefix: str = "") -> APIRouter:
+    """Make what a module's routes are put into; a body that says nothing of its type is taken as JSON."""
+    return APIRouter(prefix=prefix, route_class=StrictRoute, tags=[tag], strict_content_type=False)
 
 
 class ReadRequest(Request):
     """A request whose body has been read already."""
 
     value: Any
+
+    async def body(self) -> bytes:
+        """Give what FastAPI takes for a body that is there."""
+        return b"{}"
 
     async def json(self) -> Any:
         """Give what the body says."""
@@ -163,9 +167,10 @@ async def respond(
     """Write an answer about so many tokens, all its logarithms in this unit; or what a function makes."""
     if isinstance(answer, Answer):
         timings = getattr(answer, "timings", None)
-        body = await encode(partial(laid_out, answer, unit), tokens)
+        build: Callable[[], Mapping[str, Any]] = partial(laid_out, answer, unit)
     else:
-        body = await encode(answer, tokens)
+        build = answer
+    body = await off_loop(tokens, lambda: orjson.dumps(build()), INLINE_TOKENS)
     response = Response(body, status_code=status, headers=headers, media_type="application/json")
     if timings is not None:
         parts = (("queue", timings.queue), ("compute", timings.compute), ("store", timings.store))
@@ -174,13 +179,6 @@ async def respond(
     if version is not None:
         response.headers["etag"] = f'"{version}"'
     return response
-
-
-async def encode(build: Callable[[], Mapping[str, Any]], tokens: int) -> bytes:
-    """Build an answer and encode it."""
-    if tokens <= INLINE_TOKENS:
-        return orjson.dumps(build())
-    return await asyncio.to_thread(lambda: orjson.dumps(build()))
 
 
 # ---- in the OpenAPI document ------------------------------------------------------------------------------

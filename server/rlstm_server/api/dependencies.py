@@ -13,12 +13,12 @@ from starlette.requests import HTTPConnection
 
 from rlstm_server.api.auth import PRINCIPAL, Principal
 from rlstm_server.api.limits import HELD, Exchange
-from rlstm_server.api.tracing import SESSION_ID, endpoint_of, trace_of
+from rlstm_server.api.tracing import SESSION_ID, trace_of
+from rlstm_server.caller import Call
 from rlstm_server.engine.engine import Engine
 from rlstm_server.errors import InvalidField, NotFound
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import NAME
-from rlstm_server.schemas.wire import Call
 from rlstm_server.settings import Settings
 
 VERSION_TAG = re.compile(r'"?([0-9]{1,18})"?')
@@ -73,10 +73,8 @@ class RequestContext:
         self.path: str = scope["path"]
         if scope["type"] == "http":
             self.held: Exchange = scope[HELD]
-        if session:
-            if not SESSION_ID.fullmatch(session):
-                raise NotFound
-            self.trace.session_id = session
+        if session and not SESSION_ID.fullmatch(session):
+            raise NotFound
         if key is not None and not KEY.fullmatch(key):
             raise InvalidField("idempotency-key", "idempotency-key: 1 to 200 visible ASCII characters")
         version = None
@@ -85,7 +83,7 @@ class RequestContext:
         self.call = Call(
             tenant=self.principal.tenant,
             request_id=self.trace.request_id,
-            endpoint=self.metrics.endpoint(endpoint_of(scope)),
+            endpoint=self.trace.endpoint,
             quota=self.principal.quota,
             session=session,
             key=key,

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
-from rlstm_server.api.bodies import BODY, StrictRoute, problems
+from rlstm_server.api.bodies import BODY, problems, strict_routes
 from rlstm_server.api.bodies import respond as respond_whole
 from rlstm_server.api.dependencies import ContextDep, RequestContext
 from rlstm_server.api.document import event_schema
@@ -27,6 +27,20 @@ from rlstm_server.schemas.text import EngineIdentity
 from rlstm_server.schemas.wire import laid_out
 
 
+def streamed(*refusals: int) -> dict[int | str, dict[str, Any]]:
+    """Document what a route answers that generates, and the statuses that it refuses with."""
+    answered = {
+        "model": GenerateAnswer,
+        "content": {"text/event-stream": {"schema": {"type": "string"}, "itemSchema": event_schema()}},
+        "description": "One document; or, with `stream`, the events token, end (one a choice) and error.",
+    }
+    return {200: answered, **problems(*BODY, *refusals)}
+
+
+routes = strict_routes("generate")
+
+
+@routes.post("/generate", responses=streamed(404), summary="Continue a prompt")
 async def generate(body: GenerateRequest, context: ContextDep) -> Response:
     """Continue a prompt. The same seed gives the same text, whatever else the server does."""
     tokens, limit = body.n * body.max_tokens, context.limits.generate_tokens
@@ -108,22 +122,3 @@ def _of_another_model(end: EndEvent) -> ModelMismatch:
     error.applied = "yes"
     error.facts["version"] = end.version
     return error
-
-
-def streamed(*refusals: int) -> dict[int | str, dict[str, Any]]:
-    """Document what a route answers that generates, and the statuses that it refuses with."""
-    answered = {
-        "model": GenerateAnswer,
-        "content": {"text/event-stream": {"schema": {"type": "string"}, "itemSchema": event_schema()}},
-        "description": "One document; or, with `stream`, the events token, end (one a choice) and error.",
-    }
-    return {200: answered, **problems(*BODY, *refusals)}
-
-
-def router() -> APIRouter:
-    """Build the routes of this module."""
-    routes = APIRouter(route_class=StrictRoute, tags=["generate"])
-    routes.add_api_route(
-        "/generate", generate, methods=["POST"], responses=streamed(404), summary="Continue a prompt"
-    )
-    return routes

@@ -12,6 +12,7 @@ import asyncio
 import re
 import secrets
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Final, NoReturn, TypeVar
 
 import orjson
@@ -20,11 +21,12 @@ from pydantic import Field, ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rlstm_server.api import problems
-from rlstm_server.api.bodies import encode, parse_strictly
+from rlstm_server.api.bodies import INLINE_TOKENS, parse_strictly
 from rlstm_server.api.bodies import problems as refusals
 from rlstm_server.api.dependencies import AskingDep, RequestContext
 from rlstm_server.api.document import ReadyFrame, ScoresFrame, frame_schema
 from rlstm_server.api.tracing import trace_of
+from rlstm_server.engine.requests import off_loop
 from rlstm_server.errors import (
     Conflict,
     InFlight,
@@ -153,7 +155,8 @@ class TextStream:
     async def _acknowledge(self, seq: int, answer: AppendAnswer) -> None:
         self._trace.version = answer.version
         acknowledged = ScoresFrame(seq=seq, answer=answer)
-        await self._write(await encode(lambda: laid_out(acknowledged, self._asked.unit), answer.length))
+        written = partial(laid_out, acknowledged, self._asked.unit)
+        await self._write(await off_loop(answer.length, lambda: orjson.dumps(written()), INLINE_TOKENS))
 
     async def _refuse(self, error: ServerError, seq: int | None) -> None:
         """Say what is wrong, of which frame, and close; one whose outcome is open may be sent again."""
@@ -182,6 +185,10 @@ def _read(schema: type[Schema], value: object) -> Schema:
         raise problems.invalid_field(error.errors(include_url=False, include_input=False)[0]) from None
 
 
+routes = APIRouter(prefix="/sessions", tags=["sessions"])
+
+
+@routes.websocket("/{session_id}/stream")
 async def stream(socket: WebSocket) -> None:
     """Take continuous text: frames up, acknowledgements with scores down."""
     try:
@@ -191,6 +198,14 @@ async def stream(socket: WebSocket) -> None:
         await socket.send_denial_response(problems.answer(error, trace_of(socket.scope)))
 
 
+@routes.get(
+    "/{session_id}/stream",
+    status_code=101,
+    response_model=None,
+    response_description="A WebSocket: frames up and down.",
+    responses=refusals(404, 410, 422, 426),
+    openapi_extra=frame_schema(),
+)
 async def answer_plainly(context: AskingDep, asked: Annotated[Asked, Query()]) -> NoReturn:
     """Continuous text over a WebSocket of the subprotocol `rlstm.v1`: frames up, acknowledgements down.
 
@@ -201,19 +216,3 @@ async def answer_plainly(context: AskingDep, asked: Annotated[Asked, Query()]) -
     """
     await context.engine.session_info(context.call.tenant, context.call.session)
     raise UpgradeRequired("ask for a WebSocket here; if that was done, a proxy did not pass it on")
-
-
-def router() -> APIRouter:
-    """Build the routes of this module: one address, with and without a WebSocket."""
-    routes = APIRouter(prefix="/sessions", tags=["sessions"])
-    routes.add_api_websocket_route("/{session_id}/stream", stream)
-    routes.add_api_route(
-        "/{session_id}/stream",
-        answer_plainly,
-        status_code=101,
-        response_model=None,
-        response_description="A WebSocket: frames up and down.",
-        responses=refusals(404, 410, 422, 426),
-        openapi_extra=frame_schema(),
-    )
-    return routes

@@ -29,7 +29,10 @@ from rlstm_server.store.base import Head, Listed
 
 _LENGTH_BYTES: Final = 4
 _LEVEL: Final = 1
-_FLOATS: Final = ("logprobs", "static_logprobs", "entropies", "weights_logprobs", "memory_logprobs")
+_FLOATS: Final = (
+    *("logprobs", "static_logprobs", "entropies", "weights_logprobs", "memory_logprobs"),
+    *("space_logprobs", "static_space_logprobs"),
+)
 _SESSION: Final = TypeAdapter(SessionInfo)
 _APPEND: Final = TypeAdapter(AppendAnswer)
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlstm_model.adaptation.evaluator import Reader
 from rlstm_model.adaptation.items import ScoreChunk, ScoredChunk
@@ -18,7 +19,6 @@ from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import charging
 from rlstm_server.engine.reading import (
     Piece,
-    TokenUsage,
     columns_of,
     read_context,
     read_passage,
@@ -28,6 +28,7 @@ from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.state import SessionCopy, SessionState
 from rlstm_server.engine.worker import compute, gather
 from rlstm_server.errors import InvalidField, StateCorrupt
+from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import (
     Candidate,
     CandidatesAnswer,
@@ -90,13 +91,13 @@ class Scoring:
         size = sum(requests.size_of(item) + requests.size_of(item.before) for item in given)
         items = await requests.off_loop(size, partial(self._item_texts, served, given))
         choice = None if request.learning is None else served.choose(request.learning)
-        rows, usage = min(len(items), ROWS_OF_REQUEST), TokenUsage()
-        with charging(request.call.quota) as charge:
+        rows, metrics = min(len(items), ROWS_OF_REQUEST), self.sessions.metrics
+        with self.sessions.taking(None), charging(request.call.quota) as charge:
             count = sum(text.tokens for text in items)
             charge.add(tokens=count, learned=0 if choice is None else count)
-            job = partial(score_items, served, choice, items, request.top, usage)
+            job = partial(score_items, served, choice, items, request, metrics)
             ran = await self.sessions.worker.run(job, request.call, rows)
-        usage.count(self.sessions.metrics)
+        metrics.tokens.labels("scored").inc(sum(item.totals.tokens for item in ran.result))
         timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
         return ScoreAnswer(
             identity=served.identity, items=tuple(ran.result), adaptation=choice, timings=timings
@@ -118,7 +119,8 @@ class Scoring:
         size = sum(requests.size_of(candidate) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
         job = partial(rank_candidates, copy.state, request.named_candidates, pieces, request.mix)
-        with self.sessions.distrusting(key), charging(request.call.quota) as charge:
+        taking, distrusting = self.sessions.taking(None), self.sessions.distrusting(key)
+        with taking, distrusting, charging(request.call.quota) as charge:
             charge.add(tokens=sum(len(piece.ids) for piece in pieces))
             ran = await self.sessions.worker.run(job, request.call, min(len(pieces), ROWS_OF_REQUEST))
         self.sessions.metrics.tokens.labels("scored").inc(sum(ranked.tokens for ranked in ran.result))
@@ -152,20 +154,18 @@ async def score_items(
     served: ServedModel,
     choice: AdaptationChoice | None,
     items: Sequence[ItemText],
-    top: int,
-    usage: TokenUsage,
+    request: ScoreRequest,
+    metrics: Metrics,
 ) -> Sequence[ItemScores]:
     """Score each item from the weights as loaded; with a choice, learn from it (and its context) as well."""
     if choice is None:
-        work = (_score_item(served.reader, item, top) for item in items)
+        work = (_score_item(served, item, request) for item in items)
         at_once = ROWS_OF_REQUEST
     else:
         start = SessionState.before_text(served, choice)
-        work = (_score_adapting(start, item, top, usage) for item in items)
+        work = (_score_adapting(start, item, request, metrics) for item in items)
         at_once = max(1, ROWS_OF_REQUEST // choice.expert_config.rows)
-    done = await gather(work, at_once)
-    usage.scored = sum(item.totals.tokens for item in done)
-    return done
+    return await gather(work, at_once)
 
 
 async def rank_candidates(
@@ -184,11 +184,18 @@ async def rank_candidates(
     return _ranked(candidates, sums, weights)
 
 
-async def score_text(reader: Reader, cursor: Cursor, ids: Sequence[int], top: int = 0) -> ScoredChunk:
+async def score_text(
+    reader: Reader,
+    cursor: Cursor,
+    ids: Sequence[int],
+    top: int = 0,
+    spaces: NDArray[np.intp] | None = None,
+) -> ScoredChunk:
     """Scores of at least one token after a cursor, and the cursor after them."""
     parts: list[ScoredChunk] = []
     for start in range(0, len(ids), reader.at_once):
-        sliced = await compute(ScoreChunk(reader, cursor, tuple(ids[start : start + reader.at_once]), top))
+        some = tuple(ids[start : start + reader.at_once])
+        sliced = await compute(ScoreChunk(reader, cursor, some, top, spaces=spaces))
         parts.append(sliced)
         cursor = sliced.cursor
     return ScoredChunk.concatenate(parts)
@@ -218,20 +225,26 @@ async def _sums(reader: Reader, piece: Piece) -> _Sums:
     return _Sums(sliced.scores.total, static, len(piece.ids))
 
 
-async def _score_item(reader: Reader, item: ItemText, top: int) -> ItemScores:
-    cursor, piece = reader.cursor, item.piece
+async def _score_item(served: ServedModel, item: ItemText, request: ScoreRequest) -> ItemScores:
+    reader, piece = served.reader, item.piece
+    cursor, spaces = reader.cursor, served.spaces if request.spaces else None
     if item.context is not None:
         cursor = await read(reader, item.context.ids)
-    sliced = await score_text(reader, cursor, piece.ids, top)
+    sliced = await score_text(reader, cursor, piece.ids, request.top, spaces)
     columns = columns_of(piece, sliced.scores, None)
     totals = Totals.of(columns, bytes=piece.bytes, words=piece.words, unknown=piece.unknown)
     return _item_scores(item, columns, totals, updates=0, guards={})
 
 
-async def _score_adapting(state: SessionState, item: ItemText, top: int, usage: TokenUsage) -> ItemScores:
+async def _score_adapting(
+    state: SessionState, item: ItemText, request: ScoreRequest, metrics: Metrics
+) -> ItemScores:
     if item.context is not None:
-        state = (await read_piece(state, item.context, usage, learn=True)).state
-    reading = await read_piece(state, item.piece, usage, learn=True, top=top)
+        context = await read_piece(state, item.context, learn=True)
+        context.count(metrics)
+        state = context.state
+    reading = await read_piece(state, item.piece, learn=True, top=request.top, spaces=request.spaces)
+    reading.count(metrics)
     return _item_scores(item, reading.columns, reading.totals, updates=reading.updates, guards=reading.guards)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, computed_field, model_validator
 
 from rlstm_model.sampling import SamplingConfig
+from rlstm_server.caller import Call
 from rlstm_server.schemas.text import AdaptationRequest, EngineIdentity, FirstToken, Passage
 from rlstm_server.schemas.wire import (
     COLUMN,
@@ -18,7 +19,6 @@ from rlstm_server.schemas.wire import (
     LOG,
     OPTIONAL,
     Answer,
-    Call,
     Ids,
     MinVersionField,
     ModelField,

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue, computed_field, model_validator
 
+from rlstm_server.caller import Call
 from rlstm_server.schemas.text import (
     AdaptationChoice,
     AdaptationRequest,
@@ -19,6 +20,7 @@ from rlstm_server.schemas.text import (
     GuardsField,
     Passage,
     ScoreDetail,
+    SpacesField,
     Timings,
     Totals,
 )
@@ -30,7 +32,6 @@ from rlstm_server.schemas.wire import (
     LOG,
     OPTIONAL,
     Answer,
-    Call,
     Metadata,
     MinVersionField,
     ModelField,
@@ -186,6 +187,7 @@ class AppendRequest(Continued, Request):
     """The next piece of the session's stream: scored with the weights as they are, then learned from."""
 
     scores: ScoresField = "tokens"
+    spaces: SpacesField = False
     unit: UnitField = "nats"
     note: NoteField = None
 

@@ -122,6 +122,20 @@ class Columns(Answer):
         OPTIONAL,
         Field(description="Of the expert that blends the weights with the memory. With `scores: parts`."),
     ] = None
+    space_logprobs: Annotated[
+        tuple[float, ...] | None,
+        COLUMN,
+        LOG,
+        OPTIONAL,
+        Field(description="Of white space in the token's place: of all tokens together that begin with it."),
+    ] = None
+    static_space_logprobs: Annotated[
+        tuple[float, ...] | None,
+        COLUMN,
+        LOG,
+        OPTIONAL,
+        Field(description="The same under the weights as loaded."),
+    ] = None
     top: Annotated[
         Alternatives | None,
         OPTIONAL,
@@ -353,6 +367,11 @@ ContextField = Annotated[
 ContextTokensField = Annotated[Ids, Field(description="The same as ids; not together with `context`.")]
 
 
+SpacesField = Annotated[
+    bool, Field(description="Also how probable white space was in each token's place: where a word ends.")
+]
+
+
 class ScoreItem(Given):
     """One text, or its ids."""
 
@@ -405,6 +424,7 @@ class ScoreRequest(Request):
     top: int = Field(
         default=0, ge=0, le=MAX_TOP, description="Most probable alternatives to report at each token."
     )
+    spaces: SpacesField = False
     adapt: AdaptField = Field(default=False, description="Learn inside each item, from the base weights.")
     adaptation: AdaptationRequest | None = Field(default=None, description="How; implies `adapt`.")
 

@@ -16,28 +16,24 @@ from typing import Annotated, Any, Final, Literal, Self, get_type_hints
 
 import orjson
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
     PrivateAttr,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
 )
 from pydantic.fields import ComputedFieldInfo, FieldInfo
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticKnownError
+from pydantic_core import CoreSchema
 
-from rlstm_server.caller import Caller
+from rlstm_server.caller import Call
 
 Unit = Literal["nats", "bits", "log10"]
 FACTORS: Final[Mapping[Unit, float]] = {"nats": 1.0, "bits": 1 / math.log(2), "log10": 1 / math.log(10)}
 """What a natural logarithm is multiplied by."""
 
 PIECE: Final = 16_384
-"""Numbers that are read or written in one call, which holds the interpreter: others wait meanwhile."""
+"""Numbers that are written in one call, which holds the interpreter: others wait meanwhile."""
 
 MAX_METADATA: Final = 32
 
@@ -47,19 +43,6 @@ SHORT: Final = 2_048
 UnitField = Annotated[Unit, Field(description="Of every log-probability, entropy and gain in the answer.")]
 
 # ---- requests ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call(Caller):
-    """Who asks, for which session, under which idempotency key, and at which version only.
-
-    `after` is the id of the last event that the reader of a stream that broke off has.
-    """
-
-    session: str = ""
-    key: str | None = None
-    if_match: int | None = None
-    after: str | None = None
 
 
 class Strict(BaseModel):
@@ -75,9 +58,8 @@ class Request(Strict):
 
     def by(self, call: Call) -> Self:
         """Give the request as it is made by this call."""
-        made = self.model_copy()
-        made._call = call
-        return made
+        self._call = call
+        return self
 
     @property
     def call(self) -> Call:
@@ -85,39 +67,18 @@ class Request(Strict):
         return self._call
 
 
-def _some(text: str) -> str:
-    """Refuse an empty text. A length that pydantic looks at is counted in a copy of the text."""
-    if not text:
-        raise PydanticKnownError("string_too_short", {"min_length": 1})
-    return text
-
-
-def _in_pieces(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
-    """Read ids. Many are looked at in pieces, and not copied."""
-    if not isinstance(value, list) or len(value) <= PIECE:
-        return read(value)
-    for start in range(0, len(value), PIECE):
-        piece = value[start : start + PIECE]
-        if set(map(type, piece)) != {int}:
-            index = next(index for index, token in enumerate(piece, start) if type(token) is not int)
-            fault = InitErrorDetails(type="int_type", loc=(index,), input=None)
-            raise ValidationError.from_exception_data("ids", [fault], hide_input=True)
-    return value
-
-
 ModelField = Annotated[
     str | None,
     Field(min_length=1, max_length=256, description="Of those that `/info` names; default: the first."),
 ]
 TextField = Annotated[
-    Annotated[str, AfterValidator(_some), Field(json_schema_extra={"minLength": 1})] | None,
-    Field(description="Text. Give this or `tokens`."),
+    Annotated[str, Field(min_length=1)] | None, Field(description="Text. Give this or `tokens`.")
 ]
-Ids = Annotated[list[int], Field(fail_fast=True), WrapValidator(_in_pieces)]
+Ids = Annotated[list[int], Field(fail_fast=True)]
 """Of a million ids that are none the first is told: every list of a request is read so."""
 
 TokensField = Annotated[
-    Annotated[list[int], Field(min_length=1, fail_fast=True), WrapValidator(_in_pieces)] | None,
+    Annotated[Ids, Field(min_length=1)] | None,
     Field(description="Ids of the model's vocabulary. Give this or `text`."),
 ]
 MinVersionField = Annotated[int | None, Field(ge=0, lt=2**63, description="Refuse (412) an older session.")]

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.model import drawn
 
-from rlstm_model.adaptation.batch import restart
-from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
+from rlstm_model.adaptation.batch import restart, run_batch
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader, reader_of
+from rlstm_model.adaptation.items import ScoreChunk
 from rlstm_model.adaptation.mixture import MixtureState
 from rlstm_model.adaptation.state import NonFiniteState
 from rlstm_model.native.packed import Space
@@ -206,6 +207,22 @@ def test_alternatives_ranks_and_entropies(evaluator, text):
     (chunk, *_) = bare.observe(bare.start(), ids)
     assert not chunk.scores.ranks.any()
     assert np.isnan(chunk.scores.entropies).all()
+
+
+@pytest.mark.parametrize("adapt", ["weights", "memory", "both"])
+def test_of_some_tokens_together(evaluator, text, adapt):
+    """The probability of white space is the sum over its tokens, of what each token is scored against."""
+    ids, spaces = text(30), np.array([2, 7, 11])
+    state = evaluator.start(experts=1 if adapt == "memory" else 2, adapt=adapt)
+    seen = evaluator.chunk(state, ids, distributions=True, spaces=spaces)
+    reader = reader_of(evaluator.backend, BOS)
+    read = ScoreChunk(reader, reader.cursor, seen.ids, distributions=True, spaces=spaces)
+    observed, scored = run_batch([seen, read])
+    for chunk in (observed, scored):
+        expected = np.log(np.exp(chunk.log_probs_TV[:, spaces].astype(np.float64)).sum(1))
+        np.testing.assert_allclose(chunk.scores.space_logprobs, expected, atol=1e-6)
+    assert observed.scores.static_space_logprobs.tobytes() == scored.scores.space_logprobs.tobytes()
+    assert evaluator.chunk(state, ids).spaces is None
 
 
 def test_the_temperature_is_in_all_that_is_scored(make_evaluator, observe, text):

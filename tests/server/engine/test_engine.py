@@ -73,7 +73,7 @@ async def test_a_word_that_does_not_end_is_held_back_so_far(store, tools, words,
         before = await talk.info()
         with pytest.raises(TooLarge, match=r"unfinished word: [\d,]+ given, at most 4,096") as caught:
             await talk.append(texts[-1])
-        assert caught.value.given == sum(len(text.removeprefix("the ")) for text in texts)
+        assert caught.value.facts["given"] == sum(len(text.removeprefix("the ")) for text in texts)
         assert await talk.info() == before
         ended = await talk.append(texts[-1], final=True)
     assert (ended.pending, ended.totals.tokens) == (0, len("".join(texts).split()))

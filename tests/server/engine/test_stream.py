@@ -108,7 +108,7 @@ async def test_a_mark_belongs_to_one_text(engine, tools):
     for each in refused:
         with pytest.raises(InvalidField) as caught:
             await read(engine.generate_in_session(each))
-        assert caught.value.field == "last-event-id"
+        assert caught.value.facts["field"] == "last-event-id"
     assert (await talk.info()).version == version
 
 

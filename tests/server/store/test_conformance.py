@@ -281,7 +281,7 @@ async def test_named_snapshots_are_listed_by_version_and_limited(kit, build):
     with pytest.raises(TooLarge) as refused:
         await store.name_snapshot(key, "c", at, b"{}")
 
-    assert (refused.value.given, refused.value.limit) == (3, 2)
+    assert (refused.value.facts["given"], refused.value.facts["limit"]) == (3, 2)
     assert await store.named_snapshots(key) == [zero, one]
     assert await store.read_snapshot(key, "zero|0") == (zero, b"state 0")
     await store.close()

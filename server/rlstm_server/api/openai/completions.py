@@ -14,12 +14,12 @@ from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Response
+from fastapi import Header, Response
 from pydantic import Field
 
 from rlstm_model.vocab import Vocab
 from rlstm_server.api import problems
-from rlstm_server.api.bodies import StrictRoute, respond
+from rlstm_server.api.bodies import respond, strict_routes
 from rlstm_server.api.dependencies import ContextDep, KeyedDep
 from rlstm_server.api.events import TOKEN_NUMBERS, Texts, frame, open_stream, take_in
 from rlstm_server.api.openai.models import ModelPath, Named, call_of, encode, resolve
@@ -34,6 +34,7 @@ from rlstm_server.api.openai.tokens import (
     token_entries,
     usage,
 )
+from rlstm_server.caller import Call
 from rlstm_server.errors import InternalError, InvalidField, ServerError, TooLarge
 from rlstm_server.schemas.generation import (
     CompletionEvent,
@@ -44,7 +45,7 @@ from rlstm_server.schemas.generation import (
     TokenEvent,
 )
 from rlstm_server.schemas.text import EngineIdentity, Passage
-from rlstm_server.schemas.wire import Call, column
+from rlstm_server.schemas.wire import column
 
 DONE: Final = b"data: [DONE]\n\n"
 
@@ -56,7 +57,20 @@ RetryCount = Annotated[str, Header(alias="x-stainless-retry-count", include_in_s
 
 STREAM_HEADERS = {"cache-control": "no-cache, no-store"}
 
+routes = strict_routes("openai")
+COMPLETION: Final[dict[str, Any]] = {
+    "model": CompletionOut,
+    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    "description": "One object; or, with `stream`, chunks of the same shape as data of events, then"
+    " `[DONE]`. What fails after the first chunk is told as `error` before it.",
+}
 
+
+@routes.post(
+    "/v1/completions",
+    responses={200: COMPLETION, **envelopes(404, 415)},
+    summary="Continue or score prompts",
+)
 async def complete(body: CompletionIn, context: KeyedDep, retries: RetryCount = "0") -> Response:
     """Continue prompts, score them, or both; a prompt knows of no other. Only `store` keeps anything."""
     context.trace.changes = bool(body.store)
@@ -257,6 +271,11 @@ class LogprobOut(Documented):
     input_tokens: int = Field(description="Of both texts; bos where the context is empty.")
 
 
+@routes.post(
+    "/v1/engines/{model_id}/logprob",
+    responses={200: {"model": LogprobOut}, **envelopes(404, 415)},
+    summary="Score a text after another",
+)
 async def logprob(model_id: ModelPath, body: LogprobIn, context: ContextDep) -> Response:
     """Score a continuation: the same numbers as those of an echoed completion."""
     named = resolve(context, model_id)
@@ -294,29 +313,3 @@ def _sum_fields(prompt: PromptEvent, count: int) -> dict[str, Any]:
         "token_ids": column(prompt.ids[own]),
         "input_tokens": prompt.tokens,
     }
-
-
-def router() -> APIRouter:
-    """Build the routes of this module."""
-    routes = APIRouter(route_class=StrictRoute, tags=["openai"])
-    answered = {
-        "model": CompletionOut,
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        "description": "One object; or, with `stream`, chunks of the same shape as data of events, then"
-        " `[DONE]`. What fails after the first chunk is told as `error` before it.",
-    }
-    routes.add_api_route(
-        "/v1/completions",
-        complete,
-        methods=["POST"],
-        responses={200: answered, **envelopes(404, 415)},
-        summary="Continue or score prompts",
-    )
-    routes.add_api_route(
-        "/v1/engines/{model_id}/logprob",
-        logprob,
-        methods=["POST"],
-        responses={200: {"model": LogprobOut}, **envelopes(404, 415)},
-        summary="Score a text after another",
-    )
-    return routes
