@@ -143,15 +143,6 @@ def test_what_cannot_be_appended(session: Any, text: str, error: type[Exception]
     assert session.info().position == 0
 
 
-def test_a_stream_of_texts(session: Any, network: Any) -> None:
-    """Texts from an iterable are gathered into pieces and answered one by one; none make no request."""
-    assert list(session.append_stream([], final=True)) == []
-    answers = list(session.append_stream(iter(["ab", "", "cde", "f"]), gather_bytes=4, final=True))
-
-    assert [answer.position for answer in answers] == [5, 6]
-    assert [b'"final": true' in request.content for request in network.requests[-2:]] == [False, True]
-
-
 def test_ranking(session: Any) -> None:
     """Candidates keep their order and their ids; the best is the one of rank 1, also without adaptation."""
     session.append("the quick brown fox")

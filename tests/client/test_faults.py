@@ -4,7 +4,6 @@ import io
 import json
 import os
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,27 +179,6 @@ def test_a_key_may_be_as_long_for_a_long_text_as_for_a_short_one(session: Any) -
         session.append(LONG, idempotency_key="k" * 201)
     assert session.info().position == 0
     assert session.append(LONG, idempotency_key="k" * 200, **READING).position == 96
-
-
-def texts(end: Exception | str) -> Iterator[str]:
-    """Some pieces, and then this."""
-    yield from ["\u00e9" * 48, "e" * 80]
-    if isinstance(end, Exception):
-        raise end
-    yield end
-
-
-@pytest.mark.parametrize("end", [OSError("the disk is gone"), "\ud800"])
-def test_a_stream_that_does_not_come_to_its_end_says_how_far_it_came(
-    session: Any, end: Exception | str
-) -> None:
-    """Whether its source fails or gives what is no text: it is told what is in the session."""
-    with pytest.raises((OSError, errors.RequestError)) as caught:
-        list(session.append_stream(texts(end), gather_bytes=32, **READING))
-    progress = vars(caught.value)["progress"]
-
-    assert progress == errors.AppendProgress(answer=None, characters=session.info().position - 48)
-    assert progress.characters > 48
 
 
 # ---- repeats whose scores are no longer stored ------------------------------------------------------------

@@ -115,7 +115,7 @@ class ForkOptions(ImportOptions, total=False):
 
 
 class StreamAppendOptions(TypedDict, total=False):
-    """Of `append_stream` and `stream`, for every piece."""
+    """Of `stream`, for every piece."""
 
     learn: Annotated[bool, "Learn from the text after scoring it."]
     scores: Scores

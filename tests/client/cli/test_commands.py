@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import pytest
 import typer
 
-from rlstm_client import _calls
 from rlstm_client.cli import commands
 from rlstm_client.cli.commands import build
 from rlstm_client.cli.exits import CommandError, Exit
@@ -46,8 +45,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
         module.command = target  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, module.__name__, module)
         point = EntryPoint(name="train", value="brought_by_a_test:command", group=commands.COMMAND_GROUP)
-        found = {("rlstm.commands", "train"): (point,), ("rlstm.local", "train"): (point,)}
-        monkeypatch.setattr(commands, "entry_points", lambda group, name: found.get((group, name), ()))
+        monkeypatch.setattr(commands, "entry_points", lambda group, name: (point,) * (name == "train"))
 
     return put
 
@@ -88,7 +86,7 @@ def test_a_group_has_commands_of_its_own(
     with pytest.raises(SystemExit):
         build()(["store"])
     listed = capsys.readouterr()
-    assert all(f"\n  {part.name} " in listed.out + listed.err for part in commands.STORES)
+    assert all(f"\n  {part} " in listed.out + listed.err for part in ("install", "check"))
     with pytest.raises(SystemExit) as ended:
         build()(["store", "bytes-small"])
     assert ended.value.code == 2
@@ -135,24 +133,12 @@ def test_a_command_that_nobody_brings_completes_nothing(install: Any) -> None:
     assert not isinstance(group.resolve_command(context, ["train"])[1], commands.PassThroughCommand)
 
 
-def test_what_works_without_a_server(install: Any) -> None:
-    """A local act gets the call's body, and its answer is read as a server's; or it says what to install."""
-    install(lambda model, body: {"text": f"{model} {body['prompt']}"})
-
-    assert commands.act_locally("train", "tiny", _calls.generate("a", {})).text == "tiny a"
-    with pytest.raises(CommandError, match=r"score: no installed package brings this"):
-        commands.act_locally("score", "tiny", _calls.score("a", {}))
-
-
 def test_every_command_is_there() -> None:
     """Each command of the table is either in this package and loads, or names an extra and an entry point."""
     installed = {point.name for point in entry_points(group=commands.COMMAND_GROUP)}
     for command in commands.COMMANDS:
         if command.target:
-            assert callable(EntryPoint(name="x", value=command.target, group="x").load())
-        elif not command.parts:
+            commands._behind(command)
+        else:
             assert command.extra in {"server", "training"}
             assert command.name in installed
-        for part in command.parts:
-            assert part.extra in {"server", "training"}
-            assert f"{command.name}.{part.name}" in installed

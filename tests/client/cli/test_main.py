@@ -43,7 +43,7 @@ def test_help_names_every_command() -> None:
     """One line a command, and the exit codes below."""
     out = run("--help").stdout
 
-    assert [one.name for one in COMMANDS if f"\n  {one.name} " not in out] == []
+    assert all(f"\n  {one.name.partition('.')[0]} " in out for one in COMMANDS)
     assert "Exit codes: 0 done" in out
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rlstm_client.cli.exits import CommandError
+from rlstm_client.cli.inputs import How
 from rlstm_client.cli.nbest import Format, references
-from rlstm_client.texts import How
 
 LISTS = [
     ("utt-a", ["WRECK A NICE BEACH", "RECOGNISE SPEECH", ""], [-1.0, -1.5, -9.25]),
@@ -83,7 +83,7 @@ def test_lists_are_read_as_told(tmp_path: Path) -> None:
     """All their files, and the references: in an encoding, or with bytes replaced that are no text."""
     (tmp_path / "lists.tsv").write_bytes(b"caf\xe9\t-1\n")
     (tmp_path / "said").write_bytes(b"1 caf\xe9\n")
-    for how, text in ((How("latin-1"), "café"), (How(invalid="replace"), "caf\ufffd")):
+    for how, text in ((How(encoding="latin-1"), "café"), (How(invalid="replace"), "caf\ufffd")):
         assert list(Format(tmp_path / "lists.tsv", 1, how=how).read()[0].texts) == [text]
         assert references(tmp_path / "said", how) == {"1": text}
 

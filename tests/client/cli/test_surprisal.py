@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from rlstm_client import Client
-from rlstm_client.cli import main
 from rlstm_client.cli.items import KENLM_WORD, Item
 from rlstm_client.cli.surprisal import batches
 from rlstm_client.cli.words import KenLM, Reading, perplexity, rows
@@ -33,25 +32,11 @@ Rows = Sequence[dict[str, Any]]
 
 
 @pytest.fixture
-def run(url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command against the server: exit code, standard output, standard error."""
-    monkeypatch.setenv("RLSTM_URL", url)
-
-    def call(*arguments: object) -> tuple[Any, str, str]:
-        monkeypatch.setattr("sys.argv", ["rlstm", "surprisal", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return call
-
-
-@pytest.fixture
 def table(run: Run) -> Callable[..., Rows]:
     """Run it, and give the rows that it writes."""
 
     def call(*arguments: object) -> Rows:
-        code, out, err = run(*arguments)
+        code, out, err = run("surprisal", *arguments)
         assert code == 0, err
         return list(csv.DictReader(out.splitlines()))
 
@@ -156,7 +141,7 @@ def test_other_forms(run: Run, tmp_path: Path, to: str, sep: str | None) -> None
     file = tmp_path / "items.csv"
     with file.open("w", newline="", encoding="utf-16") as place:
         csv.writer(place, delimiter=";").writerows(csv.reader(TABLE.splitlines()))
-    out = run(file, "--to", to, "--unit", "nats")[1].splitlines()
+    out = run("surprisal", file, "--to", to, "--unit", "nats")[1].splitlines()
     found = [json.loads(line) for line in out] if sep is None else list(csv.DictReader(out, delimiter=sep))
 
     assert [row["note"] for row in found[::5]] == ["x, y", "", 'a "b"']
@@ -219,7 +204,7 @@ def test_kenlm_form(run: Run, tmp_path: Path, client: Client, space: str) -> Non
     sentences = ["the cat sat", "", "a naïve  café", "the\u00a0end"]
     file = tmp_path / "lines.txt"
     file.write_bytes("\r\n".join(sentences).encode())
-    code, out, err = run(file, "--kenlm", "frozen", "--space", space)
+    code, out, err = run("surprisal", file, "--kenlm", "frozen", "--space", space)
     assert code == 0, err
     printed = out.splitlines()
 
@@ -267,7 +252,7 @@ def test_what_cannot_be_read(
     """Is said in a line before anything is read or written."""
     file = tmp_path / name
     file.write_text(content)
-    code, out, err = run(file, *options)
+    code, out, err = run("surprisal", file, *options)
 
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert said in err

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from rlstm_client import _calls, _http, models, options
-from rlstm_client._appends import PIECE_BYTES, AppendPlan, PieceBuffer, telling
-from rlstm_client._async.connection import AsyncConnection, AsyncEventStream, each
+from rlstm_client._appends import AppendPlan, telling
+from rlstm_client._async.connection import AsyncConnection, AsyncEventStream
 from rlstm_client._calls import Call
 from rlstm_client._http import ArrivingFile, PathOrFile
 from rlstm_client.models import AppendResult, Generation, Health, Ranking, ScoreResult, SessionInfo, Snapshot
@@ -135,36 +135,9 @@ class AsyncSession:
         """
         plan = AppendPlan(self.id, text, given)
         with telling(plan.progress):
-            return await self._carry_out(plan)
-
-    async def append_stream(
-        self,
-        texts: Iterable[str] | AsyncIterable[str],
-        *,
-        gather_bytes: int = PIECE_BYTES,
-        final: bool = False,
-        **given: Unpack[options.StreamAppendOptions],
-    ) -> AsyncIterator[AppendResult]:
-        """Append texts as they come and yield an answer for each piece.
-
-        Texts are gathered until there are ``gather_bytes`` of them; 1 sends each at once.
-        ``final`` flushes the word in progress at the end; the newest piece then waits for the next.
-
-        Whatever is raised, by the texts too, has a ``progress`` that says what of them is in the session.
-        """
-        buffer = PieceBuffer(gather_bytes, hold_last=final)
-        with telling(buffer.progress):
-            async for text in each(texts):
-                for piece in buffer.feed(text):
-                    yield await self._carry_out(buffer.plan(self.id, piece, given))
-            for piece, last in buffer.finish():
-                plan = buffer.plan(self.id, piece, {**given, "final": final and last})
-                yield await self._carry_out(plan)
-
-    async def _carry_out(self, plan: AppendPlan) -> AppendResult:
-        for call in plan:
-            plan.add(await self._send(call))
-        return plan.result
+            for call in plan:
+                plan.add(await self._send(call))
+            return plan.result
 
     def stream(
         self,

@@ -23,8 +23,10 @@ from rlstm_client import texts
 from rlstm_client._http import ArrivingFile
 from rlstm_client.cli import output
 from rlstm_client.cli.exits import CommandError
+from rlstm_client.cli.inputs import How
 
 MOST_CANDIDATES: Final = 256
+_AS_MARKED: Final = How()
 _GREATEST: Final = sys.float_info.max
 _FIRST: Final = "1best_recog"
 _KALDI_TEXTS: Final = ("words_text", "text")
@@ -67,7 +69,7 @@ class Format:
     place: Path
     beam_size: int | None = None
     acoustic_scale: float = 1.0
-    how: texts.How = texts.AS_MARKED
+    how: How = _AS_MARKED
     kind: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -214,7 +216,7 @@ class Format:
             yield NBest(utterance, candidates, scores, lines=lines_of)
 
 
-def references(file: Path, how: texts.How = texts.AS_MARKED) -> dict[str, str]:
+def references(file: Path, how: How = _AS_MARKED) -> dict[str, str]:
     """What was said, by utterance: lines "UTTERANCE …", or JSON lines with a reference or a text.
 
     A JSON line without an id is of the utterance of its number, as in a manifest of NeMo's.
@@ -238,7 +240,7 @@ def references(file: Path, how: texts.How = texts.AS_MARKED) -> dict[str, str]:
     return found
 
 
-def _table(file: Path, how: texts.How) -> Table:
+def _table(file: Path, how: How) -> Table:
     """Read a table; a file that is not there has no line."""
     if not file.is_file():
         return {}
@@ -251,9 +253,9 @@ def _table(file: Path, how: texts.How) -> Table:
     return found
 
 
-def _lines(file: Path, how: texts.How) -> Iterator[tuple[str, str]]:
+def _lines(file: Path, how: How) -> Iterator[tuple[str, str]]:
     """Yield the lines that are not blank, and where they stand."""
-    for number, line in enumerate(texts.LINE_END.split("".join(texts.read(file, *how))), 1):
+    for number, line in enumerate(texts.LINE_END.split("".join(how.read(file))), 1):
         if line.strip(" \r\n"):
             yield f"{file} line {number}", line
 

@@ -4,7 +4,6 @@ A candidate's score is its recogniser's own, and alpha times its log-probability
 and static-alpha times that to the model as loaded, and beta for each of its words.
 """
 
-import asyncio
 import json
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -18,17 +17,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rlstm_client import AsyncClient, texts
-from rlstm_client._http import DEFAULT_URL
-from rlstm_client.cli import inputs, kept, nbest, output, wer
+from rlstm_client import AsyncClient
+from rlstm_client.cli import inputs, nbest, output, wer
 from rlstm_client.cli.commands import DISTRIBUTION
 from rlstm_client.cli.exits import CommandError, Exit
+from rlstm_client.cli.kept import USUAL, Kept
 from rlstm_client.cli.nbest import Format, NBest
 from rlstm_client.cli.wer import Costs, Errors, Judged, Weights
-from rlstm_client.models import Adapt
-from rlstm_client.options import CreateOptions
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @dataclass(frozen=True)
@@ -94,8 +89,7 @@ class Job:
     said: Mapping[str, str]
     known: str
     fold_case: bool
-    wanted: CreateOptions
-    state: Path | None
+    kept: Kept
 
     def as_read(self, text: str) -> str:
         """The text that the model reads, and errors are counted of."""
@@ -107,8 +101,7 @@ class Job:
         Raises:
             CommandError: the session has no frozen baseline.
         """
-        async with kept.opened(client, self.wanted, self.state, kept.USUAL) as opened:
-            session = opened.session
+        async with self.kept.session(client, USUAL) as session:
             if self.known:
                 await session.append(self.as_read(self.known).removesuffix("\n") + "\n", scores="none")
             for one in self.lists:
@@ -122,7 +115,7 @@ class Job:
                 ranked = Ranked.by(one, candidates, weights)
                 await session.append(self.as_read(ranked.text) + "\n", scores="none")
                 yield ranked
-            await opened.save()
+            await self.kept.save(session)
 
     def judged(self, ranked: Sequence[Ranked]) -> list[tuple[Ranked, Judged]]:
         """Count the errors of the candidates of those lists that have a reference."""
@@ -134,8 +127,10 @@ class Job:
         return counted
 
 
-@app.command()
+@inputs.command()
 def rescore(
+    kept: Kept,
+    how: inputs.How,
     lists: Annotated[
         Path, typer.Argument(help="JSON lines, a folder of ESPnet's or Kaldi's, NeMo's .tsv; - is a pipe.")
     ],
@@ -159,39 +154,25 @@ def rescore(
     ] = None,
     beam_size: Annotated[int | None, typer.Option(min=1, help="Of a .tsv: lines an utterance.")] = None,
     acoustic_scale: Annotated[float, typer.Option(help="Of Kaldi's acoustic costs.")] = 1.0,
-    name: kept.Name = None,
-    local: inputs.Local = False,
-    model: inputs.Model = None,
-    state: kept.State = None,
-    adapt: Annotated[Adapt, typer.Option(help="What learns, of a new session.")] = "both",
-    encoding: inputs.Encoding = None,
-    invalid: inputs.Invalid = "refuse",
-    url: inputs.Url = DEFAULT_URL,
-    api_key: inputs.ApiKey = None,
 ) -> None:
     """Rank n-best lists by a session that learns from each winner.
 
     Example: rlstm rescore decode/ --refs text --fold-case --out rescored/
     """
-    kept.check(local=local, names=[name] if name else (), states=[state] if state else ())
-    if dev is not None and (name or state or refs or out):
+    if dev is not None and (kept.name or kept.state or refs or out):
         raise CommandError("--dev finds weights: it keeps no session, and writes no lists")
     weights = _finite(Weights(alpha, static_alpha, beta), acoustic_scale)
-    how = texts.How(encoding, invalid)
     form = Format(lists, beam_size, acoustic_scale, how)
     if out is not None:
         form.check(out)
     found = form.read()
-    wanted = kept.wanted(adapt, name=name, local=local, model=model)
-    prefix = "".join(texts.read(prime, *how)) if prime else ""
-    job = Job(found, _said(found, dev or refs, how), prefix, fold_case, wanted, state)
+    prefix = "".join(how.read(prime)) if prime else ""
+    job = Job(found, _said(found, dev or refs, how), prefix, fold_case, kept)
 
-    async def run() -> Sequence[Ranked]:
-        async with kept.served(url, api_key, local, model, kept.USUAL) as client:
-            tune = dev is not None
-            return await (_tune(job, client) if tune else _rank(job, client, weights, quiet=out is not None))
+    async def run(client: AsyncClient) -> Sequence[Ranked]:
+        return await (_tune(job, client) if dev else _rank(job, client, weights, quiet=out is not None))
 
-    ranked = asyncio.run(run())
+    ranked = kept.run(run, USUAL)
     if out is not None:
         form.write(out, found, [one.order for one in ranked], [one.row() for one in ranked])
     _report(ranked, job.judged(ranked))
@@ -223,7 +204,7 @@ async def _tune(job: Job, client: AsyncClient) -> Sequence[Ranked]:
     return await _rank(job, client, weights, quiet=True)
 
 
-def _said(lists: Sequence[NBest], file: Path | None, how: texts.How) -> Mapping[str, str]:
+def _said(lists: Sequence[NBest], file: Path | None, how: inputs.How) -> Mapping[str, str]:
     """The references of a file, or those that the lists have with them.
 
     Raises:
