@@ -216,7 +216,7 @@ def _check_own_store(settings: Settings, holder: str | None) -> Finding:
 
 async def _embedded(folder: Path) -> str:
     """Run the embedded store on its folder or, while there is none, on one beside that goes again."""
-    folder, place = folder.absolute(), _nearest(folder)  # noqa: ASYNC240 - nobody else waits
+    named, folder, place = folder, folder.absolute(), _nearest(folder)  # noqa: ASYNC240 - nobody else waits
     try:
         with ExitStack() as stack:
             if place != folder:
@@ -230,7 +230,7 @@ async def _embedded(folder: Path) -> str:
             finally:
                 await store.stop()
     except OSError as error:
-        raise StartupError(f"the embedded store does not start ({error.strerror})") from error
+        raise StartupError(f"the data folder {named} cannot be used: {error.strerror}") from error
     return f"embedded {server.product}, started and ended"
 
 

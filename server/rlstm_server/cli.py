@@ -125,7 +125,7 @@ async def _serve(app: FastAPI, config: uvicorn.Config, settings: Settings, bound
             _settle_memory()
             services: Services = app.state.services
             server.greeting = _greeting(settings, services, bound)
-            server.drain = partial(services.drain, settings.limits.drain_seconds)
+            server.drain = partial(services.engine.close, settings.limits.drain_seconds)
             server.on_signal = partial(loop.call_soon_threadsafe, server.end)
             await server.serve(sockets=[bound])
 

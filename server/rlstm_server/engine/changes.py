@@ -29,7 +29,7 @@ from rlstm_server.schemas.sessions import (
     SessionInfo,
     UpdateRequest,
 )
-from rlstm_server.schemas.text import EngineLimits
+from rlstm_server.settings import Limits
 from rlstm_server.store.base import Replayed, SessionKey
 
 
@@ -39,7 +39,7 @@ class Changes:
 
     sessions: Sessions
     snapshots: NamedSnapshots
-    limits: EngineLimits
+    limits: Limits
 
     async def append(self, request: AppendRequest, top: int = 0) -> AppendAnswer:
         """Score, then learn; the `top` most probable tokens at each place are told, but not stored.

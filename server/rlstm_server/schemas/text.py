@@ -202,32 +202,6 @@ class Totals(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineLimits:
-    """Everything that multiplies has a limit; going over one is TooLarge, naming both numbers.
-
-    `state_bytes` are those that a session may come to: now and then its state is written whole. One tenant
-    may fill three quarters of `queued_jobs`: those of a thousand sessions fit. When `reader_events` or
-    `reader_bytes` wait for the reader of a stream, no more are made before he has taken them all, for which
-    he has `reader_seconds`.
-    """
-
-    append_tokens: int = 65_536
-    note_bytes: int = 65_536
-    score_items: int = 256
-    score_tokens: int = 4_194_304
-    candidates: int = 256
-    candidate_tokens: int = 65_536
-    max_tokens: int = 65_536
-    prompt_tokens: int = 65_536
-    state_bytes: int = 2 * 2**20
-    queued_jobs: int = 2_048
-    queued_operations_per_session: int = 64
-    reader_events: int = 256
-    reader_bytes: int = 2**20
-    reader_seconds: float = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
 class EngineIdentity(Answer):
     """What the numbers depend on."""
 

@@ -112,8 +112,6 @@ class Answer:
     All logarithms are natural ones until `laid_out` writes them; written without a unit they stay so.
     """
 
-    __pydantic_config__ = ConfigDict(json_schema_serialization_defaults_required=True)
-
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Write the fields of a part that is flat in its place."""
@@ -129,15 +127,18 @@ class Answer:
         return cast("CoreSchema", serialized) if flat else schema
 
     @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """Document what is written."""
         reference = handler(core_schema)
         schema, flat = handler.resolve_ref_schema(reference), _flat(cls)
+        fields = core_schema["schema"]["fields"]
+        may_lack = {
+            each.get("serialization_alias", each["name"]): "serialization_exclude_if" in each
+            for each in fields
+        }
         written, required = dict[str, Any](), list[str]()
         for name, known in schema["properties"].items():
-            is_there = name in schema.get("required", ())
+            is_there = not may_lack.get(name)
             known.pop("readOnly", None)
             if name in flat:
                 inner = handler.resolve_ref_schema(known if is_there else _without_null(known))
@@ -146,7 +147,8 @@ class Answer:
             else:
                 written[name] = known if is_there else _without_null(known)
                 required += [name] if is_there else []
-        schema |= {"properties": written, "required": required, "additionalProperties": False}
+        schema |= {"properties": written, "required": [*dict.fromkeys(required)]}
+        schema["additionalProperties"] = False
         return reference
 
 
