@@ -326,13 +326,13 @@ def test_a_kept_text_whose_stream_breaks_off_goes_on(session: Any, network: Any,
 
 def test_attempts_without_progress_are_bounded(session: Any, network: Any, waits: list[float]) -> None:
     """A server that never gets further is given up; each event that comes starts the count anew."""
-    options: dict[str, Any] = {"stream": True, "commit": True, "max_tokens": 8}
+    options: dict[str, Any] = {"commit": True, "max_tokens": 8}
     network.faults.extend([breaking(count, None) for count in (1, 0, 0, 1, 0, 0, 1)])
-    assert len(list(session.generate(**options))) == 9
+    assert len(list(session.generate_stream(**options))) == 9
     assert len(waits) == 7
     network.faults.extend([breaking(4, None)] + [breaking(0, None)] * 9)
     with pytest.raises(errors.ConnectionLostError):
-        list(session.generate(**options))
+        list(session.generate_stream(**options))
 
 
 @pytest.mark.parametrize(
