@@ -74,7 +74,7 @@ def test_mutated_files_are_refused_or_taken_quick(worlds):
     """A few of them."""
     said, other, _ = fuzz(worlds, QUICK)
     assert not other, other[:3]
-    assert len(said) > 10
+    assert len(said) > 8
 
 
 @pytest.mark.faults
@@ -85,7 +85,7 @@ def test_mutated_files_are_refused_or_taken(worlds, capsys):
         print(report(said, other, grown))
     assert not other, other[:3]
     assert grown < GROWTH_MIB
-    assert len(said) > 15
+    assert len(said) > 9
 
 
 def bombs(whole):

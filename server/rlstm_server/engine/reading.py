@@ -10,9 +10,9 @@ import io
 import re
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.items import ObservedChunk
@@ -183,38 +183,28 @@ def _joined(first: Piece, second: Piece) -> Piece:
 # ---- reading them -----------------------------------------------------------------------------------------
 
 
-@dataclass(kw_only=True)
-class TokenUsage:
-    """What an operation will be counted as, once, when it has taken effect; each text that it reads adds.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reading:
+    """A piece was read: the state after it, its scores, and how it was learned from.
 
-    row_steps  steps of single rows, of those that were skipped none
-    session    sums over the text of a session's reader, where it was any
+    updates    segments learned from; `row_steps` are those of single rows, of skipped ones none
+    adapted    tokens learned from
+    own        it was generated, not read from somebody
     """
 
-    scored: int = 0
-    generated: int = 0
-    adapted: int = 0
+    state: SessionState
+    columns: Columns
+    totals: Totals
+    updates: int = 0
     row_steps: int = 0
     guards: Counter[str] = field(default_factory=Counter)
-    gradient_norms: list[float] = field(default_factory=list)
-    session: Totals | None = None
-
-    def add(self, part: ObservedChunk) -> None:
-        """Count a part of a text: where it was learned from, all rows took a step but the skipped."""
-        self.row_steps += part.updates * (
-            len(part.state.expert_config.rates) - part.guards.count("step_skipped")
-        )
-        self.guards.update(part.guards)
-        self.gradient_norms += part.gradient_norms
+    gradient_norms: Sequence[float] = ()
+    adapted: int = 0
+    own: bool = False
 
     def count(self, metrics: Metrics) -> None:
-        """Add everything to the metrics."""
-        for kind, tokens in (
-            ("scored", self.scored),
-            ("generated", self.generated),
-            ("adapted", self.adapted),
-        ):
-            metrics.tokens.labels(kind).inc(tokens)
+        """Add what was learned to the metrics."""
+        metrics.tokens.labels("adapted").inc(self.adapted)
         clipped = self.guards["projected"]
         metrics.updates.labels("clipped").inc(clipped)
         metrics.updates.labels("applied").inc(self.row_steps - clipped)
@@ -222,30 +212,25 @@ class TokenUsage:
             metrics.updates.labels(outcome).inc(self.guards[guard])
         for norm in self.gradient_norms:
             metrics.gradient_norm.observe(norm)
-        if self.session is not None:
+
+    def count_in_session(self, metrics: Metrics) -> None:
+        """Add all of it to the metrics, once a session has it."""
+        self.count(metrics)
+        metrics.tokens.labels("generated" if self.own else "scored").inc(self.totals.tokens)
+        if not self.own:
+            totals = self.totals
             metrics.learned(
-                self.session.tokens,
-                adapted=self.session.logprob,
-                static=self.session.static_logprob,
-                weights=self.session.weights_logprob,
-                memory=self.session.memory_logprob,
+                totals.tokens,
+                adapted=totals.logprob,
+                static=totals.static_logprob,
+                weights=totals.weights_logprob,
+                memory=totals.memory_logprob,
             )
-
-
-class Reading(NamedTuple):
-    """A piece was read: the state after it, its scores, the segments learned from, and what guards did."""
-
-    state: SessionState
-    columns: Columns
-    totals: Totals
-    updates: int
-    guards: Mapping[str, int]
 
 
 async def read_piece(
     state: SessionState,
     piece: Piece,
-    usage: TokenUsage,
     *,
     learn: bool,
     top: int = 0,
@@ -257,9 +242,10 @@ async def read_piece(
     Raises StateCorrupt when the session's state cannot be used; the state that was given stays as it is.
     """
     evaluator, adapted, watch, done = state.evaluator, state.adapted, state.watch, 0
-    updates, guards = 0, Counter[str]()
+    updates, row_steps, guards = 0, 0, Counter[str]()
     scores: list[TokenScores] = []
     static: list[float] = []
+    norms: list[float] = []
     try:
         while done < len(piece.ids):
             ids = piece.ids[done : done + evaluator.room(adapted)]
@@ -268,29 +254,36 @@ async def read_piece(
             part = await compute(chunk)
             if part.state.expert_config.guarded:
                 part, watch = _watched(evaluator, watch, part, learn=learn)
-            usage.add(part)
+            adapted, done = part.state, done + len(chunk.ids)
             updates += part.updates
+            rows = len(adapted.expert_config.rates) - part.guards.count("step_skipped")
+            row_steps += part.updates * rows
             guards.update(part.guards)
+            norms += part.gradient_norms
             scores.append(part.scores)
             static += [] if part.static_logprobs is None else part.static_logprobs.tolist()
-            adapted, done = part.state, done + len(chunk.ids)
     except NonFiniteState as error:
         raise StateCorrupt("the session's state holds values that are not finite") from error
-    usage.adapted += len(piece.ids) if learn else 0
     columns = columns_of(
         piece,
         TokenScores.concatenate(scores) if scores else None,
         tuple(static) if adapted.expert_config.static else None,
         remembers=adapted.expert_config.remembers,
     )
-    totals, sums = (
-        Totals.of(columns, bytes=piece.bytes, words=piece.words, unknown=piece.unknown),
-        state.totals,
-    )
-    sums = sums if own else _add(sums, totals)
+    totals = Totals.of(columns, bytes=piece.bytes, words=piece.words, unknown=piece.unknown)
+    sums = state.totals if own else _add(state.totals, totals)
     sums = replace(sums, updates=sums.updates + updates, guards=sums.guards + guards.total())
-    after = replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch)
-    return Reading(after, columns, totals, updates, guards)
+    return Reading(
+        state=replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch),
+        columns=columns,
+        totals=totals,
+        updates=updates,
+        row_steps=row_steps,
+        guards=guards,
+        gradient_norms=norms,
+        adapted=len(piece.ids) if learn else 0,
+        own=own,
+    )
 
 
 def _watched(

@@ -10,8 +10,8 @@ import orjson
 from rlstm_server.engine.reading import Piece, Texts
 from rlstm_server.errors import InvalidText, NotFound, TooLarge
 from rlstm_server.schemas.generation import CompletionRequest, GenerationSettings
-from rlstm_server.schemas.sessions import AppendRequest
 from rlstm_server.schemas.text import EngineLimits
+from rlstm_server.schemas.wire import Request
 from rlstm_server.store.base import SessionKey
 
 SMALL: Final = 4_096
@@ -23,25 +23,27 @@ MAX_PENDING: Final = 4_096
 """Characters that wait for the end of their word. Every record of a session carries them."""
 MAX_METADATA_BYTES: Final = 16_384
 
+UNDIGESTED: Final = {"unit", "logprobs", "stream", "min_version"}
+"""Fields that say how to answer, or when to refuse: a repeat may have others."""
+
 Result = TypeVar("Result")
 
 
-def request_digest(operation: str, **fields: Any) -> bytes:
-    """Give the SHA-256 of an operation and its fields. Raises InvalidText for a string that is not text."""
+def digest(request: Request, **more: object) -> bytes:
+    """Tell this request from another with the same key, and one part of its work from the others.
+
+    Raises InvalidText for a string that is not text.
+    """
+    return digest_of(
+        type(request).__name__, request.call.session, request.model_dump(exclude=UNDIGESTED), more
+    )
+
+
+def digest_of(*said: object) -> bytes:
+    """Give the SHA-256 of what was said. Raises InvalidText for a string that is not text."""
     try:
-        return hashlib.sha256(orjson.dumps([operation, fields], option=orjson.OPT_SORT_KEYS)).digest()
+        return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).digest()
     except TypeError as error:
-        raise InvalidText("a string holds a lone surrogate") from error
-
-
-def append_digest(request: AppendRequest) -> bytes:
-    """Give that of an append, whose text may be long: it is hashed as it is. Raises InvalidText."""
-    said = (request.call.session, request.learn, request.final, request.scores, request.text is None)
-    given = str(request.tokens) if request.text is None else request.text
-    note = "" if request.note is None else f" noting {len(request.note)} {request.note}"
-    try:
-        return hashlib.sha256(f"append {said}{note}\n{given}".encode()).digest()
-    except UnicodeEncodeError as error:
         raise InvalidText("a string holds a lone surrogate") from error
 
 
@@ -70,10 +72,10 @@ def check_append(piece: Piece, limits: EngineLimits) -> Piece:
     return piece
 
 
-def check_note(note: str, limits: EngineLimits) -> None:
+def check_note(note: str | None, limits: EngineLimits) -> None:
     """Raise TooLarge for a note that is too long in UTF-8, InvalidText for one that is no text."""
     try:
-        size = len(note.encode())
+        size = len((note or "").encode())
     except UnicodeEncodeError as error:
         raise InvalidText("note: it holds a lone surrogate") from error
     within("bytes of a note (RLSTM_LIMITS__NOTE_BYTES)", size, limits.note_bytes)

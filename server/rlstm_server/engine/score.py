@@ -19,7 +19,6 @@ from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import charging
 from rlstm_server.engine.reading import (
     Piece,
-    TokenUsage,
     columns_of,
     read_context,
     read_passage,
@@ -29,6 +28,7 @@ from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.state import SessionCopy, SessionState
 from rlstm_server.engine.worker import compute, gather
 from rlstm_server.errors import InvalidField, StateCorrupt
+from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import (
     Candidate,
     CandidatesAnswer,
@@ -91,13 +91,13 @@ class Scoring:
         size = sum(requests.size_of(item) + requests.size_of(item.before) for item in given)
         items = await requests.off_loop(size, partial(self._item_texts, served, given))
         choice = None if request.learning is None else served.choose(request.learning)
-        rows, usage = min(len(items), ROWS_OF_REQUEST), TokenUsage()
-        with charging(request.call.quota) as charge:
+        rows, metrics = min(len(items), ROWS_OF_REQUEST), self.sessions.metrics
+        with self.sessions.taking(None), charging(request.call.quota) as charge:
             count = sum(text.tokens for text in items)
             charge.add(tokens=count, learned=0 if choice is None else count)
-            job = partial(score_items, served, choice, items, request, usage)
+            job = partial(score_items, served, choice, items, request, metrics)
             ran = await self.sessions.worker.run(job, request.call, rows)
-        usage.count(self.sessions.metrics)
+        metrics.tokens.labels("scored").inc(sum(item.totals.tokens for item in ran.result))
         timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
         return ScoreAnswer(
             identity=served.identity, items=tuple(ran.result), adaptation=choice, timings=timings
@@ -119,7 +119,8 @@ class Scoring:
         size = sum(requests.size_of(candidate) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
         job = partial(rank_candidates, copy.state, request.named_candidates, pieces, request.mix)
-        with self.sessions.distrusting(key), charging(request.call.quota) as charge:
+        taking, distrusting = self.sessions.taking(None), self.sessions.distrusting(key)
+        with taking, distrusting, charging(request.call.quota) as charge:
             charge.add(tokens=sum(len(piece.ids) for piece in pieces))
             ran = await self.sessions.worker.run(job, request.call, min(len(pieces), ROWS_OF_REQUEST))
         self.sessions.metrics.tokens.labels("scored").inc(sum(ranked.tokens for ranked in ran.result))
@@ -154,7 +155,7 @@ async def score_items(
     choice: AdaptationChoice | None,
     items: Sequence[ItemText],
     request: ScoreRequest,
-    usage: TokenUsage,
+    metrics: Metrics,
 ) -> Sequence[ItemScores]:
     """Score each item from the weights as loaded; with a choice, learn from it (and its context) as well."""
     if choice is None:
@@ -162,11 +163,9 @@ async def score_items(
         at_once = ROWS_OF_REQUEST
     else:
         start = SessionState.before_text(served, choice)
-        work = (_score_adapting(start, item, request, usage) for item in items)
+        work = (_score_adapting(start, item, request, metrics) for item in items)
         at_once = max(1, ROWS_OF_REQUEST // choice.expert_config.rows)
-    done = await gather(work, at_once)
-    usage.scored = sum(item.totals.tokens for item in done)
-    return done
+    return await gather(work, at_once)
 
 
 async def rank_candidates(
@@ -238,11 +237,14 @@ async def _score_item(served: ServedModel, item: ItemText, request: ScoreRequest
 
 
 async def _score_adapting(
-    state: SessionState, item: ItemText, request: ScoreRequest, usage: TokenUsage
+    state: SessionState, item: ItemText, request: ScoreRequest, metrics: Metrics
 ) -> ItemScores:
     if item.context is not None:
-        state = (await read_piece(state, item.context, usage, learn=True)).state
-    reading = await read_piece(state, item.piece, usage, learn=True, top=request.top, spaces=request.spaces)
+        context = await read_piece(state, item.context, learn=True)
+        context.count(metrics)
+        state = context.state
+    reading = await read_piece(state, item.piece, learn=True, top=request.top, spaces=request.spaces)
+    reading.count(metrics)
     return _item_scores(item, reading.columns, reading.totals, updates=reading.updates, guards=reading.guards)
 
 

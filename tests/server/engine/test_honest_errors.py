@@ -98,7 +98,7 @@ def over_quota(talk):
 
 
 REFUSALS = {
-    "draining": (Draining, False, lambda talk: setattr(talk.engine, "_draining", True)),
+    "draining": (Draining, False, lambda talk: setattr(talk.engine.sessions, "draining", True)),
     "a full queue": (Overloaded, False, lambda talk: setattr(talk.engine.sessions, "queued_operations", 0)),
     "a device that is busy": (
         Overloaded,

@@ -153,7 +153,7 @@ async def test_steps_are_measured(tools, reader):
         ("batch_size_sum", {"phase": "score"}, 9),
         ("batch_tokens_sum", {"phase": "score"}, 9),
         ("batch_size_sum", {"phase": "update"}, 0),
-        ("request_queue_seconds_count", {"endpoint": "unknown"}, 8),
+        ("request_queue_seconds_count", {"endpoint": "test"}, 8),
     ]:
         assert tools.value(worker.metrics, name, **phase) == count
 

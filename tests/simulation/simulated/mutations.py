@@ -105,9 +105,9 @@ def swapped_before_commit() -> AbstractContextManager[None]:
     """The new state takes the old one's place before it is committed."""
 
     def wrong(commit_of: Any) -> Any:
-        def early(self: Sessions, change: Any, copy: SessionCopy, staged: Any, state: bytes) -> Commit:
+        def early(self: Sessions, task: Any, copy: SessionCopy, staged: Any, state: bytes) -> Commit:
             self.cache.put(replace(copy, state=staged.copy.state))
-            return commit_of(self, change, copy, staged, state)
+            return commit_of(self, task, copy, staged, state)
 
         return early
 

@@ -60,7 +60,7 @@ class Replica:
     @property
     def draining(self) -> bool:
         """Whether it takes no more work."""
-        return self.engine._draining
+        return self.engine.sessions.draining
 
     # ---- life -------------------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ class Storage:
 
     def fill(self) -> None:
         """Take no byte more."""
-        self.store._max_bytes = max(1, self.store._used_bytes())
+        self.store._max_bytes = max(1, self.store._used_bytes)
 
     def make_room(self) -> None:
         """Take everything again."""
