@@ -72,10 +72,10 @@ def check_append(piece: Piece, limits: EngineLimits) -> Piece:
     return piece
 
 
-def check_note(note: str | None, limits: EngineLimits) -> None:
+def check_note(note: str, limits: EngineLimits) -> None:
     """Raise TooLarge for a note that is too long in UTF-8, InvalidText for one that is no text."""
     try:
-        size = len((note or "").encode())
+        size = len(note.encode())
     except UnicodeEncodeError as error:
         raise InvalidText("note: it holds a lone surrogate") from error
     within("bytes of a note (RLSTM_LIMITS__NOTE_BYTES)", size, limits.note_bytes)
