@@ -311,18 +311,15 @@ def columns_of(
     """
     told: dict[str, Any] = dict.fromkeys(("logprobs", "ranks", "entropies"), ())
     told |= dict.fromkeys(("weights_logprobs", "memory_logprobs"), ()) if remembers else {}
-    top = None
-    if scores is not None:
-        columns = vars(scores).items()
-        told = {name: None if column is None else tuple(column.tolist()) for name, column in columns}
-        top_ids, top_logprobs = told.pop("top_ids"), told.pop("top_logprobs")
-        top = None if top_ids is None else Alternatives(ids=top_ids, logprobs=top_logprobs)
+    columns = {} if scores is None else vars(scores)
+    told |= {name: tuple(column.tolist()) for name, column in columns.items() if column is not None}
+    top_ids, top_logprobs = told.pop("top_ids", None), told.pop("top_logprobs", None)
     return Columns(
         ids=tuple(piece.ids),
         static_logprobs=static_logprobs,
         starts=tuple(piece.starts),
         ends=tuple(piece.ends),
-        top=top,
+        top=None if top_ids is None else Alternatives(ids=top_ids, logprobs=top_logprobs),
         **told,
     )
 
