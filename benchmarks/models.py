@@ -6,6 +6,7 @@ Shape suffixes: T time, B batch rows, H hidden units.
 import importlib
 import importlib.util
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from rlstm_model.network.initialisation import initialise
 from rlstm_model.network.language_model import Embedding, LanguageModel
 from rlstm_model.network.stack import Stack
 from rlstm_model.network.state import State
+from rlstm_model.network.window import LayerWeights
 from rlstm_model.parameters import Parameters
 from rlstm_model.vocab import ByteVocab
 from rlstm_training.commands.choosing import calibrated_of
@@ -95,11 +97,6 @@ class _TorchStack(Stack):
         self._dropout = dropout
         self.lstm = nn.LSTM(config.hidden_size, config.hidden_size, config.num_layers)
 
-    def step(self, x_BH: Tensor, state: State) -> tuple[Tensor, State]:
-        """See :class:`Stack`."""
-        features_TBH, state = self.sequence(x_BH[None], state)
-        return features_TBH[0], state
-
     def sequence(
         self,
         x_TBH: Tensor,
@@ -107,9 +104,9 @@ class _TorchStack(Stack):
         masks: DropoutMasks = NO_DROPOUT,
         *,
         precision: torch.dtype | None = None,
-        wave: bool | None = None,
+        weights: Sequence[LayerWeights] | None = None,
     ) -> tuple[Tensor, State]:
-        """See :class:`Stack`. What precision and order are used is torch's own choice."""
+        """See :class:`Stack`. What precision is used is torch's own choice."""
         # Always in training mode, without which cuDNN has no backward pass; so it is the rate that changes.
         self.lstm.dropout = 0.0 if masks.cell is None else self._dropout
         # Whoever evaluates other weights points the parameters at them; cuDNN wants them in one piece.

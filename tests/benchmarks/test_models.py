@@ -49,10 +49,10 @@ def test_the_lstm_is_that_of_the_textbook(model):
     ids_TB = _ids(7, 3)
     whole, end = model(ids_TB, model.initial_state(3))
     state, parts = model.initial_state(3), []
-    for ids_B in ids_TB:
-        features, state = model.step(ids_B, state)
+    for ids_1B in ids_TB.split(1):
+        features, state = model(ids_1B, state)
         parts.append(features)
-    torch.testing.assert_close(torch.stack(parts), whole)
+    torch.testing.assert_close(torch.cat(parts), whole)
     torch.testing.assert_close(state, end)
 
 

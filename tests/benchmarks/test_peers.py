@@ -10,7 +10,6 @@ from benchmarks import cases as cases_module
 from benchmarks import peers as module
 from benchmarks.cases import (
     Case,
-    EagerSession,
     Measured,
     Rate,
     backend_on,
@@ -20,6 +19,7 @@ from benchmarks.cases import (
     one_session,
     sessions,
 )
+from benchmarks.eager import EagerSession
 from benchmarks.peers import Conditions, main, peers, ratios
 from benchmarks.rows import rows
 from rlstm_model.adaptation.evaluator import DynamicEvaluator

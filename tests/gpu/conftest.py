@@ -22,7 +22,6 @@ from rlstm_model.torch_backend.backend import TorchBackend
 from rlstm_model.torch_backend.graphs import (
     Capture,
     CudaGraphs,
-    GraphedReading,
     GraphedWeights,
     Graphs,
     Recorded,
@@ -72,9 +71,7 @@ class Machine:
             return NativeBackend(self.parameters, calibration)
         backend = TorchBackend.of(self.parameters, calibration, device=self.device)
         if self.device == "cpu" and kind != "full":
-            weights = backend._weights
-            of = GraphedWeights if hasattr(weights, "learn") else GraphedReading
-            backend._weights = of(weights, Graphs(self.capture(), spared=0))
+            backend._weights = GraphedWeights(backend._weights, Graphs(self.capture(), spared=0))
         return backend
 
     def evaluator(self, kind: str, *, plain: bool = False) -> DynamicEvaluator:

@@ -24,7 +24,6 @@ from rlstm_model.network.products import (
     add_product,
     affine,
     bias_gradient,
-    bias_takes_gradient,
     factor_of,
     product,
     takes_gradient,
@@ -58,7 +57,7 @@ class CellWeights(NamedTuple):
     @property
     def take_gradients(self) -> bool:
         """Whether there is any gradient to work out."""
-        return bias_takes_gradient(self.bias, 1) or any(map(takes_gradient, self[:4]))
+        return any(map(takes_gradient, self))
 
     def factors(self, precision: torch.dtype, *, transposed: bool) -> "CellWeights":
         """As a step multiplies with them, in ``precision``: transposed forward, and as they are backward."""
@@ -335,7 +334,7 @@ def cell_gradients(
         for weight, delta, source in places
     ]
     bias = weights.bias
-    return [*gradients, bias_gradient(bias, deltas_TB4H) if bias_takes_gradient(bias, 1) else None]
+    return [*gradients, bias_gradient(bias, deltas_TB4H) if takes_gradient(bias) else None]
 
 
 def _new_c(step: CellStep, *, capped: bool) -> None:

@@ -52,8 +52,8 @@ def _token_by_token(model, ids, bos_id=BOS):
     """Nats of every token, one step of the model after the other, summed in Python's floats."""
     state, last, nats = model.initial_state(1), bos_id, 0.0
     for token in ids:
-        features, state = model.step(torch.tensor([last]), state)
-        nats -= model.log_probs(features)[0, token].item()
+        features, state = model(torch.tensor([[last]]), state)
+        nats -= model.log_probs(features)[0, 0, token].item()
         last = token
     return nats
 
@@ -146,8 +146,8 @@ def test_striped_loss_equals_its_stripes_alone(model, words):
         part = [int(token) for token in ids[stripe * length : (stripe + 1) * length + 1]]
         state = model.initial_state(1)
         for token, following in pairwise(part):
-            features, state = model.step(torch.tensor([token]), state)
-            nats -= model.log_probs(features)[0, following].item()
+            features, state = model(torch.tensor([[token]]), state)
+            nats -= model.log_probs(features)[0, 0, following].item()
     assert striped_loss(model, ids, stripes=3, window=40) == pytest.approx(nats / (3 * length), abs=1e-5)
 
 

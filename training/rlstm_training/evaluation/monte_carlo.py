@@ -173,7 +173,7 @@ def _geometric(text: _Text, sampling: MonteCarlo, advance: Advance) -> Tensor:
         states = []
         for token in inputs_T:
             states.append(state)
-            _, state = model.step(token[None], state)
+            _, state = model(token[None, None], state)
         for start in range(0, len(inputs_T), steps_at_once):
             steps = slice(start, start + steps_at_once)
             features_TDH = _samples_of_steps(
