@@ -931,10 +931,14 @@ export interface components {
             readonly text: string;
             /** Ids */
             readonly ids: readonly number[];
-            /** Logprobs */
+            /**
+             * Logprobs
+             * @description Of the raw distribution; null where not asked for.
+             */
             readonly logprobs: readonly number[] | null;
             /**
              * Finish Reason
+             * @description `stop`: a stop string; `length`: max_tokens.
              * @enum {string}
              */
             readonly finish_reason: "stop" | "length";
@@ -1254,6 +1258,16 @@ export interface components {
              * @description Equal ids give equal bits.
              */
             readonly numerics: string;
+            /** Index */
+            readonly index: number;
+            /**
+             * Finish Reason
+             * @description `stop`: a stop string; `length`: max_tokens.
+             * @enum {string}
+             */
+            readonly finish_reason: "stop" | "length";
+            /** Seed */
+            readonly seed: number;
             /**
              * Unit
              * @description Of every log-probability, entropy and gain in the answer.
@@ -1261,26 +1275,6 @@ export interface components {
              * @enum {string}
              */
             readonly unit: "nats" | "bits" | "log10";
-            /** Seed */
-            readonly seed: number;
-            /** Text */
-            readonly text: string;
-            /** Ids */
-            readonly ids: readonly number[];
-            /**
-             * Logprobs
-             * @description Of the raw distribution; null where not asked for.
-             */
-            readonly logprobs: readonly number[] | null;
-            /**
-             * Finish Reason
-             * @description `stop`: a stop string; `length`: max_tokens.
-             * @enum {string}
-             */
-            readonly finish_reason: "stop" | "length";
-            readonly usage: components["schemas"]["Usage"];
-            /** Choices */
-            readonly choices?: readonly components["schemas"]["Continuation"][];
             /**
              * Version
              * @description Of the session that keeps the text.
@@ -1292,6 +1286,18 @@ export interface components {
             readonly durability?: string;
             /** Replayed */
             readonly replayed?: boolean;
+            readonly usage: components["schemas"]["Usage"];
+            /** Text */
+            readonly text: string;
+            /** Ids */
+            readonly ids: readonly number[];
+            /**
+             * Logprobs
+             * @description Of the raw distribution; null where not asked for.
+             */
+            readonly logprobs: readonly number[] | null;
+            /** Choices */
+            readonly choices?: readonly components["schemas"]["Continuation"][];
         };
         /**
          * GenerateRequest

@@ -74,7 +74,7 @@ class Changes:
         if ttl_seconds is None and metadata is None and learning is None and request.note is None:
             raise InvalidField("body", "give at least one of ttl_seconds, metadata, learning and note")
         requests.check_metadata(metadata or {})
-        requests.check_note(request.note, self.limits)
+        requests.check_note(request.note or "", self.limits)
 
         async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
             facts = copy.facts
@@ -106,7 +106,8 @@ class Changes:
         read = partial(read_passage, vocab, request, "", place=place, final=request.final)
         piece = await requests.off_loop(requests.size_of(request), read)
         requests.check_append(piece, self.limits)
-        requests.check_note(request.note, self.limits)
+        if request.note is not None:
+            requests.check_note(request.note, self.limits)
         charge.add(tokens=len(piece.ids), learned=len(piece.ids) if request.learn else 0)
         return partial(_stage_append, copy, request, piece, top, self.sessions.durability)
 

@@ -30,21 +30,16 @@ Result = TypeVar("Result")
 
 
 def digest(request: Request, **more: object) -> bytes:
-    """Tell this request from another with the same key, and one part of its work from the others.
-
-    Raises InvalidText for a string that is not text.
-    """
-    return digest_of(
-        type(request).__name__, request.call.session, request.model_dump(exclude=UNDIGESTED), more
-    )
+    """Tell this request from another with the same key, and one part of its work from the others."""
+    fields = request.model_dump(exclude=UNDIGESTED)
+    if metadata := fields.get("metadata"):
+        fields["metadata"] = sorted(metadata.items())  # the order of a JSON object says nothing
+    return digest_of(type(request).__name__, request.call.session, fields, more)
 
 
 def digest_of(*said: object) -> bytes:
-    """Give the SHA-256 of what was said. Raises InvalidText for a string that is not text."""
-    try:
-        return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).digest()
-    except TypeError as error:
-        raise InvalidText("a string holds a lone surrogate") from error
+    """Give the SHA-256 of what was said."""
+    return hashlib.sha256(repr(said).encode()).digest()
 
 
 async def off_loop(size: int, work: Callable[[], Result], small: int = SMALL) -> Result:
@@ -72,10 +67,10 @@ def check_append(piece: Piece, limits: Limits) -> Piece:
     return piece
 
 
-def check_note(note: str | None, limits: Limits) -> None:
+def check_note(note: str, limits: Limits) -> None:
     """Raise TooLarge for a note that is too long in UTF-8, InvalidText for one that is no text."""
     try:
-        size = len((note or "").encode())
+        size = len(note.encode())
     except UnicodeEncodeError as error:
         raise InvalidText("note: it holds a lone surrogate") from error
     within("bytes of a note (RLSTM_LIMITS__NOTE_BYTES)", size, limits.note_bytes)
