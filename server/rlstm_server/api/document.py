@@ -9,14 +9,13 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import FastAPI
 from pydantic import Field, RootModel, TypeAdapter
 
-from rlstm_server.api.bodies import SCHEMAS, Problem
+from rlstm_server.api.bodies import JSON, SCHEMAS, Problem
 from rlstm_server.api.limits import OPEN_PATHS
 from rlstm_server.api.tracing import face_of
 from rlstm_server.schemas.generation import EndEvent, TokenEvent
 from rlstm_server.schemas.sessions import AppendAnswer, Frame
 from rlstm_server.schemas.wire import FLAT, Answer
 
-JSON: Final = "application/json"
 KEY: Final = {"type": "http", "scheme": "bearer", "description": "A key of this server."}
 EVENTS: Final[Mapping[str, type]] = {"token": TokenEvent, "end": EndEvent, "error": Problem}
 """The data of each kind of event of a stream of generated text."""

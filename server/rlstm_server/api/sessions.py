@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Query, Request, Response
 
-from rlstm_server.api.bodies import BODY, SESSION, answers, check_octets, problems, respond, strict_routes
+from rlstm_server.api.bodies import BODY, SESSION, answers, check_declared, problems, respond, strict_routes
 from rlstm_server.api.dependencies import (
     AskingDep,
     ChangingDep,
@@ -249,6 +249,6 @@ async def import_session(
     ttl_seconds: TTLSeconds = None,
 ) -> Response:
     """Make a session of an exported file; it gets an id of its own."""
-    check_octets(request.headers.getlist("content-type"))
+    check_declared(request, OCTETS)
     asked = ImportRequest(call=context.call, data=await request.body(), name=name, ttl_seconds=ttl_seconds)
     return await _made(context, await context.engine.import_session(asked))
