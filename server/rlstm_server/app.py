@@ -14,7 +14,6 @@ from fastapi.routing import APIRoute, APIWebSocketRoute
 from starlette.middleware import Middleware
 
 from rlstm_server import telemetry, upkeep
-from rlstm_server.about import VERSION, about, builds
 from rlstm_server.api import generate, operations, page, problems, score, sessions, stream
 from rlstm_server.api.auth import AuthLayer, load_keys
 from rlstm_server.api.dependencies import Services
@@ -69,7 +68,7 @@ def create_app(
         keyed=ring is not None,
         title="rlstm",
         summary="Recurrent language models that go on learning while they serve",
-        version=VERSION,
+        version=operations.VERSION,
         lifespan=lifespan,
         telemetry=telemetry.tracing(tracer_provider),
         docs_url=None,  # both load scripts from elsewhere
@@ -130,9 +129,9 @@ async def _lifespan(
         )
         engine.start()
         stack.push_async_callback(engine.close)
-        said = about(models, settings.limits, store=where, durability=store.durability)
+        said = operations.described(models, settings.limits, store=where, durability=store.durability)
         app.state.services = Services(settings=settings, metrics=metrics, engine=engine, about=said)
-        for build in builds(models):
+        for build in operations.builds(models):
             metrics.build.labels(*build).set(1)
         for work in upkeep.all_of(metered(store, metrics), metrics):
             _keep(stack, work)
