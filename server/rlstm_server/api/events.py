@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import orjson
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from rlstm_server.api import problems
@@ -120,28 +120,9 @@ async def open_stream(
     except BaseException:
         await _stop(pull, events)
         raise
-    pinged = _pinged(pull, events, ping_seconds)
-    return EventStream(_frames(pinged, script, trace, metrics), headers)
-
-
-async def _pinged(
-    pull: asyncio.Future[CompletionEvent], events: Events, ping_seconds: float
-) -> AsyncGenerator[CompletionEvent | None, None]:
-    """Pass events on; None stands for a silence of `ping_seconds`."""
-    try:
-        while True:
-            done, _ = await asyncio.wait({pull}, timeout=ping_seconds)
-            if not done:
-                yield None
-                continue
-            try:
-                event = pull.result()
-            except StopAsyncIteration:
-                return
-            pull = asyncio.ensure_future(anext(events))
-            yield event
-    finally:
-        await _stop(pull, events)
+    return EventStream(
+        _frames(pull, events, script, trace, metrics, ping_seconds), headers=HEADERS | dict(headers or {})
+    )
 
 
 async def _stop(pull: asyncio.Future[CompletionEvent], events: Events) -> None:
@@ -152,20 +133,32 @@ async def _stop(pull: asyncio.Future[CompletionEvent], events: Events) -> None:
 
 
 async def _frames(
-    events: AsyncGenerator[CompletionEvent | None, None], script: Script, trace: Trace, metrics: Metrics
+    pull: asyncio.Future[CompletionEvent],
+    events: Events,
+    script: Script,
+    trace: Trace,
+    metrics: Metrics,
+    ping_seconds: float,
 ) -> AsyncGenerator[bytes, None]:
     last: CompletionEvent | None = None
     times: dict[int, float] = {}
     try:
-        async with aclosing(events):
-            async for event in events:
-                if isinstance(event, TokenEvent):
-                    _measure(event, times, trace, metrics)
-                elif event is not None and event.version is not None:
-                    trace.version = event.version
-                for written in (KEEPALIVE_COMMENT,) if event is None else script.event(event):
-                    yield written
-                last = event or last
+        while True:
+            done, _ = await asyncio.wait({pull}, timeout=ping_seconds)
+            if not done:
+                yield KEEPALIVE_COMMENT
+                continue
+            try:
+                last = event = pull.result()
+            except StopAsyncIteration:
+                break
+            pull = asyncio.ensure_future(anext(events))
+            if isinstance(event, TokenEvent):
+                _measure(event, times, trace, metrics)
+            elif event.version is not None:
+                trace.version = event.version
+            for written in script.event(event):
+                yield written
         if not isinstance(last, EndEvent):
             raise InternalError("the events ended before the text did")
         closing = script.end()
@@ -175,6 +168,8 @@ async def _frames(
     except Exception as error:
         trace.fault = error  # logged with the request id; the reader learns that the stream is not complete
         closing = script.failure(InternalError(), trace.request_id)
+    finally:
+        await _stop(pull, events)
     for written in closing:
         yield written
 
@@ -189,21 +184,13 @@ def _measure(event: TokenEvent, times: dict[int, float], trace: Trace, metrics: 
     times[event.choice] = now
 
 
-class EventStream(Response):
+class EventStream(StreamingResponse):
     """Sends frames as they come and closes their source whatever happens."""
 
     media_type = "text/event-stream"
-
-    def __init__(self, frames: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> None:
-        self.status_code = 200
-        self.background = None
-        self._frames = frames
-        self.init_headers({**HEADERS, **(headers or {})})
+    body_iterator: AsyncGenerator[bytes, None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the stream."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with aclosing(self._frames) as frames:
-            async for frame in frames:
-                await send({"type": "http.response.body", "body": frame, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        """Send the stream; that its reader has left is noticed elsewhere."""
+        async with aclosing(self.body_iterator):
+            await self.stream_response(send)
