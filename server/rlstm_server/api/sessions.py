@@ -20,9 +20,8 @@ from rlstm_server.api.dependencies import (
     ResumingDep,
     SnapshotDep,
 )
-from rlstm_server.api.events import TOKEN_NUMBERS
+from rlstm_server.api.generate import TOKEN_NUMBERS, streamed
 from rlstm_server.api.generate import respond as respond_events
-from rlstm_server.api.generate import streamed
 from rlstm_server.errors import InvalidField
 from rlstm_server.schemas.generation import SessionGenerate
 from rlstm_server.schemas.sessions import (
