@@ -77,16 +77,6 @@ class Watch:
     alarms: Counter[str] = field(default_factory=Counter)
     unsaved: int = 0
 
-    @property
-    def name(self) -> str:
-        """Of the log."""
-        return self.log.name
-
-    @property
-    def lines(self) -> int:
-        """That were judged since the session began."""
-        return self.judge.lines
-
     @asynccontextmanager
     async def opened(self, client: AsyncClient, lasting: AsyncClient) -> AsyncIterator["Watch"]:
         """Go on where the session was left; one that is not kept ends with the watch.
@@ -103,7 +93,9 @@ class Watch:
                 yield self
             finally:
                 await self.kept.save(self.session)
-                sys.stderr.write(f"{self.name}: {self.lines:,} lines, {self.alarms.total():,} alarms\n")
+                sys.stderr.write(
+                    f"{self.log.name}: {self.judge.lines:,} lines, {self.alarms.total():,} alarms\n"
+                )
 
     async def run(self, tell: Tell, *, every: bool) -> None:
         """Judge each line, tell of alarms or of `every` line, and learn what is not alarming.
@@ -151,7 +143,7 @@ class Watch:
     async def _told(
         self, line: Line, seen: Seen, verdict: Verdict, bits: tuple[float, float] | None
     ) -> Mapping[str, Any]:
-        told: dict[str, Any] = {"log": self.name, "number": self.lines, "reason": verdict.reason}
+        told: dict[str, Any] = {"log": self.log.name, "number": self.judge.lines, "reason": verdict.reason}
         if bits is not None:
             told |= {"score": verdict.score, "bits": bits[0], "static_bits": bits[1]}
         text = line.text[:READ]
@@ -229,11 +221,14 @@ def watch(
     ]
     address = None if metrics is None else _address("--metrics", metrics)
 
+    def counted() -> list[alarms.Counts]:
+        return [(one.log.name, one.judge.lines, one.alarms) for one in watches]
+
     async def run(client: AsyncClient) -> None:
         async with AsyncExitStack() as stack:
             tell = await stack.enter_async_context(_telling(alertmanager))
             if address is not None:
-                stack.enter_context(alarms.metrics(address, watches, get_args(Reason)))
+                stack.enter_context(alarms.metrics(address, counted, get_args(Reason)))
             lasting = client
             if not service.local:
                 lasting = AsyncClient(service.url, api_key=service.api_key, retries=LASTING)
