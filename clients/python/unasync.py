@@ -23,6 +23,7 @@ RULES = [
     (r"AsyncGenerator\[(\w+), None\]", r"Generator[\1, None, None]"),
     (r"Awaitable\[(\w+)\]", r"\1"),
     (r"asyncio\.to_thread\(([\w.]+)(?:, )?", r"\1("),
+    (r"asyncio\.wait_for\(([\w.]+)\(\), (\w+)\)", r"\1(\2)"),
     (r"asyncio\.(Lock|Semaphore)", r"threading.\1"),
     (r"asyncio\.sleep", "time.sleep"),
     (r"import asyncio\n", "import threading\nimport time\n"),
