@@ -34,8 +34,9 @@ RULES = [
     # Words.
     (r"\b(?:await|async) ", ""),
     (r"\baclosing\b", "closing"),
+    (r"\basynccontextmanager\b", "contextmanager"),
     (r"\banext\b", "next"),
-    (r"\ba(close|read|iter_bytes)\b", r"\1"),
+    (r"\ba(close|read|iter_bytes|iter_sse)\b", r"\1"),
     (r"__a(next|iter|enter|exit)__", r"__\1__"),
     (r"StopAsyncIteration", "StopIteration"),
     (r"Async([A-Z])", r"\1"),
