@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlstm_model.checkpoint import CARD, CARD_FIELDS, Checkpoint, CheckpointError, StoredDtype, save
+from rlstm_model.files import replace_file
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import Vocab
-from rlstm_training.atomic import replace_text
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.published import PUBLISHED
 from rlstm_training.corpora.reading import locate
@@ -139,7 +139,7 @@ def rewrite_card(checkpoint: Checkpoint, change: Callable[[str], str]) -> None:
     path = checkpoint.folder / CARD
     try:
         card = path.read_text("utf-8", errors="replace") if path.is_file() else ""
-        replace_text(path, change(card))
+        replace_file(path, change(card))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written ({error})") from error
 
