@@ -136,7 +136,7 @@ def read_each(
     except NonFiniteState:
         if len(streams) > 1:
             return [result for each in streams for result in read_each(evaluator, [each], advance)]
-        return [Evaluation.of(streams[0].passages[0], adapted=math.nan)]
+        return [Evaluation.of(streams[0].passages[0], adapted_nats=math.nan)]
 
 
 def _bits(results: Sequence[Evaluation]) -> Bits:

@@ -138,7 +138,7 @@ def subwords_small() -> Recipe:
 def subwords_base() -> Recipe:
     """Novels and Wikipedia, as people write prose and as these texts are published.
 
-    The corpora folder is one that ``python -m rlstm_training.corpora.prose`` has made. The rate stays, and
+    The corpora folder is one that ``training/prose.py`` of a checkout has made. The rate stays, and
     an average of the weights takes the place of its decay: so the run may end whenever its time is up. The
     shipped model had 6,500 steps of it, and then `subwords_base_cooldown`.
     """

@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_leaves
 from rlstm_model.native import Row
 from rlstm_model.network.state import State
 from rlstm_model.torch_backend.backend import TorchBackend
-from rlstm_model.torch_backend.fast_weights import FrozenWeights
 from rlstm_model.torch_backend.graphs import GraphedWeights, Graphs, Recorded, StaticBuffer
 from rlstm_model.torch_backend.subspace import SubspaceFastWeights
 
@@ -110,16 +109,6 @@ def test_recordings_give_what_the_plain_way_gives(plain, own):
         ways = (way.learn(delta, ids, targets, losses, state, temperature=0.9) for way in (weights, plain))
         assert_equal(*ways)
     assert len(weights.graphs) == 3 * 2
-
-
-@pytest.mark.parametrize("shape", [{}, {"softmax_components": 3}, {"tie_embeddings": True}], ids=str)
-def test_static_texts_by_recordings(tiny_model, shape):
-    """The same for weights that only read: of any model."""
-    plain = FrozenWeights(tiny_model(hidden_size=16, vocab_size=VOCAB, **shape))
-    weights = by_graphs(plain)
-    for seed, tiles in enumerate((3, 1, 4)):
-        _, ids, *_, state = case(plain, tiles * plain.tile, seed=seed)
-        assert_equal(weights.read(None, ids, state), plain.read(None, ids, state))
 
 
 def test_what_asks_for_a_value_is_refused_by_the_recording():

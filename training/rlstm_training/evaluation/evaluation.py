@@ -55,26 +55,10 @@ class Evaluation:
     guards: int = 0
 
     @classmethod
-    def of(
-        cls,
-        passage: Passage,
-        *,
-        static: float | None = None,
-        adapted: float | None = None,
-        updates: int = 0,
-        guards: int = 0,
-    ) -> "Evaluation":
+    def of(cls, passage: Passage, static: float | None = None, **costs: Any) -> "Evaluation":
         """What ``passage`` cost."""
-        return cls(
-            text=passage.name,
-            tokens=len(passage.ids),
-            bytes=passage.bytes,
-            unknown=passage.unknown,
-            static_nats=static,
-            adapted_nats=adapted,
-            updates=updates,
-            guards=guards,
-        )
+        sizes = {"tokens": len(passage.ids), "bytes": passage.bytes, "unknown": passage.unknown}
+        return cls(text=passage.name, static_nats=static, **sizes, **costs)
 
     def published(self, kind: VocabKind, nats: float) -> float:
         """``nats`` in the measure that is published for tokens of a kind: see :data:`PUBLISHED`."""
@@ -253,7 +237,7 @@ class _Sums:
         return Evaluation.of(
             self.passage,
             static=math.fsum(self.static) if self.static else None,
-            adapted=math.fsum(self.adapted),
+            adapted_nats=math.fsum(self.adapted),
             updates=self.updates,
             guards=self.guards,
         )

@@ -120,7 +120,7 @@ class Procedure:
         for part, end in zip(passages, accumulate(len(part.ids) for part in passages), strict=True):
             place = slice(end - len(part.ids), end)
             adapted = None if adapted_N is None else -float(adapted_N[place].sum())
-            results.append(Evaluation.of(part, static=-float(static_N[place].sum()), adapted=adapted))
+            results.append(Evaluation.of(part, -float(static_N[place].sum()), adapted_nats=adapted))
         return results
 
 
