@@ -256,14 +256,14 @@ def test_columns_that_are_too_short_are_no_answer(client: Any, session: Any, net
 # ---- streams of events ------------------------------------------------------------------------------------
 
 
-def test_a_refused_stream_is_refused_at_once(client: Any, network: Any) -> None:
-    """A wrong field is an error of the call, not of the first event; a proxy's page is no stream."""
+def test_a_stream_that_is_refused(client: Any, network: Any) -> None:
+    """A wrong field is an error in place of the first event; a proxy's page is no stream."""
     with pytest.raises(errors.InvalidFieldError) as caught:
-        client.generate("a", stream=True, top_p=7.0)
+        list(client.generate_stream("a", top_p=7.0))
     assert caught.value.facts["field"] == "top_p"
     network.answer(httpx.Response(200, headers={"content-type": "text/html"}, content=b"<p>"))
     with pytest.raises(errors.UnreadableAnswerError, match="not text/event-stream"):
-        client.generate("a", stream=True)
+        list(client.generate_stream("a"))
 
 
 def test_a_stream_is_opened_again_before_its_first_event(
@@ -273,7 +273,7 @@ def test_a_stream_is_opened_again_before_its_first_event(
     overloaded = frame("error", type="overloaded", status=503, applied="no", detail="x", retry_after=1)
     network.lose("request")
     network.answer(stream(b": ping\n\n", cut=True), stream(overloaded))
-    assert len(list(client.generate("a", stream=True, max_tokens=3))) == 4
+    assert len(list(client.generate_stream("a", max_tokens=3))) == 4
     assert len({request.content for request in network.requests}) == 1
     assert len(waits) == 3
 
@@ -282,7 +282,7 @@ def test_a_stream_is_opened_again_before_its_first_event(
 def test_a_stream_is_never_repeated_after_its_first_event(client: Any, network: Any, cut: bool) -> None:
     """What has been seen cannot be unseen: a stream that breaks off is an error after what it gave."""
     network.answer(stream(frame("token", text="a", id=1), cut=cut))
-    events = iter(client.generate("a", stream=True))
+    events = iter(client.generate_stream("a"))
 
     assert next(events).text == "a"
     with pytest.raises(errors.NoAnswerError):
@@ -315,7 +315,7 @@ def breaking(events: int, last: bytes | None) -> Any:
 def test_a_kept_text_whose_stream_breaks_off_goes_on(session: Any, network: Any, last: bytes | None) -> None:
     """The same request with the same key asks for what comes after the last event; nothing comes twice."""
     network.faults.extend([breaking(3, last), breaking(2, last)])
-    events = list(session.generate(stream=True, commit=True, max_tokens=8, temperature=0.5, seed=3))
+    events = list(session.generate_stream(commit=True, max_tokens=8, temperature=0.5, seed=3))
     sent = [request for request in network.requests if request.url.path.endswith("/generate")]
 
     assert [event.step for event in events[:-1]] == list(range(8))
@@ -326,13 +326,13 @@ def test_a_kept_text_whose_stream_breaks_off_goes_on(session: Any, network: Any,
 
 def test_attempts_without_progress_are_bounded(session: Any, network: Any, waits: list[float]) -> None:
     """A server that never gets further is given up; each event that comes starts the count anew."""
-    options: dict[str, Any] = {"stream": True, "commit": True, "max_tokens": 8}
+    options: dict[str, Any] = {"commit": True, "max_tokens": 8}
     network.faults.extend([breaking(count, None) for count in (1, 0, 0, 1, 0, 0, 1)])
-    assert len(list(session.generate(**options))) == 9
+    assert len(list(session.generate_stream(**options))) == 9
     assert len(waits) == 7
     network.faults.extend([breaking(4, None)] + [breaking(0, None)] * 9)
     with pytest.raises(errors.ConnectionLostError):
-        list(session.generate(**options))
+        list(session.generate_stream(**options))
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_what_cannot_go_on_is_told(session: Any, network: Any, slug: str, status
     """A text that another request changed, took over or ended is not asked for again."""
     network.faults.append(breaking(3, problem(slug, status)))
     with pytest.raises(error) as caught:
-        list(session.generate(stream=True, commit=True, max_tokens=8))
+        list(session.generate_stream(commit=True, max_tokens=8))
     assert (caught.value.applied, caught.value.facts["version"]) == ("yes", 2)
 
 
@@ -358,13 +358,13 @@ def test_nothing_goes_on_that_could_come_twice(session: Any, network: Any, ids: 
     """Neither a text that the session does not keep, nor one whose events have no ids."""
     network.answer(stream(*([b"id: e0\n"] if ids else []), frame("token", text="a", id=1), cut=True))
     with pytest.raises(errors.ConnectionLostError):
-        list(session.generate(stream=True, commit=not ids))
+        list(session.generate_stream(commit=not ids))
 
 
 def test_a_break_after_the_end_is_none(session: Any, network: Any) -> None:
     """Once the end has come the text is whole, however the connection ends."""
     network.faults.append(breaking(9, None))
-    assert len(list(session.generate(stream=True, commit=True, max_tokens=3))) == 4
+    assert len(list(session.generate_stream(commit=True, max_tokens=3))) == 4
 
 
 # ---- files ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -203,23 +203,19 @@ def combine(answers: Sequence[AppendResult]) -> AppendResult:
     return whole
 
 
+_NO_SUMS: Final = {"perplexity", "bits_per_byte", "static_bits_per_byte", "extra"}
+_SUMS: Final = [each.name for each in fields(Totals) if each.name not in _NO_SUMS]
+
+
 def _summed(parts: Sequence[Totals | None]) -> Totals | None:
     totals = [part for part in parts if part is not None]
     if len(totals) < len(parts):
         return None
     return Totals(
-        logprob=math.fsum(part.logprob for part in totals),
-        tokens=sum(part.tokens for part in totals),
-        bytes=sum(part.bytes for part in totals),
-        words=_sum([part.words for part in totals]),
+        **{name: _sum([getattr(part, name) for part in totals]) for name in _SUMS},
         perplexity=_perplexity(totals),
         bits_per_byte=_per_byte([part.bits_per_byte for part in totals], totals),
-        unknown=sum(part.unknown for part in totals),
-        static_logprob=_sum([part.static_logprob for part in totals]),
-        weights_logprob=_sum([part.weights_logprob for part in totals]),
-        memory_logprob=_sum([part.memory_logprob for part in totals]),
         static_bits_per_byte=_per_byte([part.static_bits_per_byte for part in totals], totals),
-        gain=_sum([part.gain for part in totals]),
         extra=totals[-1].extra,
     )
 

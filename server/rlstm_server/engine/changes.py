@@ -29,7 +29,7 @@ from rlstm_server.schemas.sessions import (
     SessionInfo,
     UpdateRequest,
 )
-from rlstm_server.schemas.text import EngineLimits, Timings
+from rlstm_server.settings import Limits
 from rlstm_server.store.base import Replayed, SessionKey
 
 
@@ -39,7 +39,7 @@ class Changes:
 
     sessions: Sessions
     snapshots: NamedSnapshots
-    limits: EngineLimits
+    limits: Limits
 
     async def append(self, request: AppendRequest, top: int = 0) -> AppendAnswer:
         """Score, then learn; the `top` most probable tokens at each place are told, but not stored.
@@ -74,7 +74,7 @@ class Changes:
         if ttl_seconds is None and metadata is None and learning is None and request.note is None:
             raise InvalidField("body", "give at least one of ttl_seconds, metadata, learning and note")
         requests.check_metadata(metadata or {})
-        requests.check_note(request.note, self.limits)
+        requests.check_note(request.note or "", self.limits)
 
         async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
             facts = copy.facts
@@ -106,7 +106,8 @@ class Changes:
         read = partial(read_passage, vocab, request, "", place=place, final=request.final)
         piece = await requests.off_loop(requests.size_of(request), read)
         requests.check_append(piece, self.limits)
-        requests.check_note(request.note, self.limits)
+        if request.note is not None:
+            requests.check_note(request.note, self.limits)
         charge.add(tokens=len(piece.ids), learned=len(piece.ids) if request.learn else 0)
         return partial(_stage_append, copy, request, piece, top, self.sessions.durability)
 
@@ -159,7 +160,6 @@ async def _stage_append(
         weights=state.adapted.weights,
         norm_ratio=state.norm_ratio,
         pending=len(state.place.pending),
-        timings=Timings(),
         learn=learn,
     )
     summary, details = answers.store_append(answer)

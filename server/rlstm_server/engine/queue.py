@@ -152,42 +152,35 @@ class SessionQueues:
     ) -> Result:
         """Have a change done in its session's turn; one that is `made` has no queue yet."""
         with self.taking(call.key):
-            if made is not None:
-                return await self.start(call, made, body_hash, work).wait()
-            return await self.enqueue(call, body_hash, work).wait()
-
-    def start(
-        self,
-        call: Call,
-        key: SessionKey,
-        body_hash: bytes,
-        work: Callable[[Task[Result]], Awaitable[Result]],
-    ) -> Task[Result]:
-        """Start work on a session that is not there yet, or whose queue it is in."""
-        task = Task(work, call, key, call.key or new_operation_id(), body_hash, call.if_match)
-        self._tasks.add(task)
-        task.task.add_done_callback(partial(self._leave, task))
-        return task
+            return await self.enqueue(call, body_hash, work, made).wait()
 
     def enqueue(
-        self, call: Call, body_hash: bytes, work: Callable[[Task[Result]], Awaitable[Result]]
+        self,
+        call: Call,
+        body_hash: bytes,
+        work: Callable[[Task[Result]], Awaitable[Result]],
+        made: SessionKey | None = None,
     ) -> Task[Result]:
         """Put work into the session's queue.
 
         Raises NotFound, Overloaded, and InFlight for an operation that is in it.
         """
-        key = session_key(call.tenant, call.session)
-        queue = self._queues.get(key) or _Queue()
-        if call.key is not None and any(task.call.key == call.key for task in queue.tasks):
-            self.metrics.replays.labels("in_flight").inc()
-            raise InFlight("an operation with this key is being worked on", retry_after=1)
-        if len(queue.tasks) >= self.queued_operations:
-            raise Overloaded(
-                f"{self.queued_operations} operations of this session wait already", retry_after=1
-            )
-        self._queues[key] = queue
-        task = self.start(call, key, body_hash, partial(queue.in_turn, queue.failures, work))
-        queue.tasks.append(task)
+        key, queue = made or session_key(call.tenant, call.session), None
+        if made is None:
+            queue = self._queues.get(key) or _Queue()
+            if call.key is not None and any(task.call.key == call.key for task in queue.tasks):
+                self.metrics.replays.labels("in_flight").inc()
+                raise InFlight("an operation with this key is being worked on", retry_after=1)
+            if len(queue.tasks) >= self.queued_operations:
+                raise Overloaded(
+                    f"{self.queued_operations} operations of this session wait already", retry_after=1
+                )
+            self._queues[key], work = queue, partial(queue.in_turn, queue.failures, work)
+        task = Task(work, call, key, call.key or new_operation_id(), body_hash, call.if_match)
+        if queue is not None:
+            queue.tasks.append(task)
+        self._tasks.add(task)
+        task.task.add_done_callback(partial(self._leave, task))
         return task
 
     def _leave(self, task: Task[Any], done: "asyncio.Task[Any]") -> None:

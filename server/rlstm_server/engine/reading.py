@@ -12,13 +12,13 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.items import ObservedChunk
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.adaptation.state import NonFiniteState
-from rlstm_model.scores import Floats, TokenScores
+from rlstm_model.scores import TokenScores
 from rlstm_model.vocab import InvalidText as VocabInvalidText
 from rlstm_model.vocab import InvalidToken as VocabInvalidToken
 from rlstm_model.vocab import Vocab
@@ -202,8 +202,8 @@ class Reading:
     adapted: int = 0
     own: bool = False
 
-    def count(self, metrics: Metrics) -> None:
-        """Add what was learned to the metrics."""
+    def count(self, metrics: Metrics, *, in_session: bool = False) -> None:
+        """Add what was learned to the metrics, and of a session that has it now what was read."""
         metrics.tokens.labels("adapted").inc(self.adapted)
         clipped = self.guards["projected"]
         metrics.updates.labels("clipped").inc(clipped)
@@ -212,13 +212,10 @@ class Reading:
             metrics.updates.labels(outcome).inc(self.guards[guard])
         for norm in self.gradient_norms:
             metrics.gradient_norm.observe(norm)
-
-    def count_in_session(self, metrics: Metrics) -> None:
-        """Add all of it to the metrics, once a session has it."""
-        self.count(metrics)
-        metrics.tokens.labels("generated" if self.own else "scored").inc(self.totals.tokens)
-        if not self.own:
-            totals = self.totals
+        totals = self.totals
+        if in_session:
+            metrics.tokens.labels("generated" if self.own else "scored").inc(totals.tokens)
+        if in_session and not self.own:
             metrics.learned(
                 totals.tokens,
                 adapted=totals.logprob,
@@ -312,29 +309,18 @@ def columns_of(
 
     Those of the weights and of the memory where one `remembers`.
     """
-
-    def part(column: Floats | None) -> tuple[float, ...] | None:
-        return tuple([] if column is None else column.tolist()) if remembers else None
-
-    def told(column: Floats | None) -> tuple[float, ...] | None:
-        return None if column is None else tuple(column.tolist())
-
-    top = None
-    if scores is not None and scores.top_ids is not None and scores.top_logprobs is not None:
-        top = Alternatives(ids=scores.top_ids.tolist(), logprobs=scores.top_logprobs.tolist())
+    told: dict[str, Any] = dict.fromkeys(("logprobs", "ranks", "entropies"), ())
+    told |= dict.fromkeys(("weights_logprobs", "memory_logprobs"), ()) if remembers else {}
+    columns = {} if scores is None else vars(scores)
+    told |= {name: tuple(column.tolist()) for name, column in columns.items() if column is not None}
+    top_ids, top_logprobs = told.pop("top_ids", None), told.pop("top_logprobs", None)
     return Columns(
         ids=tuple(piece.ids),
-        logprobs=() if scores is None else tuple(scores.logprobs.tolist()),
         static_logprobs=static_logprobs,
-        ranks=() if scores is None else tuple(scores.ranks.tolist()),
-        entropies=() if scores is None else tuple(scores.entropies.tolist()),
         starts=tuple(piece.starts),
         ends=tuple(piece.ends),
-        weights_logprobs=part(None if scores is None else scores.weights_logprobs),
-        memory_logprobs=part(None if scores is None else scores.memory_logprobs),
-        space_logprobs=told(None if scores is None else scores.space_logprobs),
-        static_space_logprobs=told(None if scores is None else scores.static_space_logprobs),
-        top=top,
+        top=None if top_ids is None else Alternatives(ids=top_ids, logprobs=top_logprobs),
+        **told,
     )
 
 

@@ -10,8 +10,8 @@ import orjson
 from rlstm_server.engine.reading import Piece, Texts
 from rlstm_server.errors import InvalidText, NotFound, TooLarge
 from rlstm_server.schemas.generation import CompletionRequest, GenerationSettings
-from rlstm_server.schemas.text import EngineLimits
 from rlstm_server.schemas.wire import Request
+from rlstm_server.settings import Limits
 from rlstm_server.store.base import SessionKey
 
 SMALL: Final = 4_096
@@ -30,21 +30,16 @@ Result = TypeVar("Result")
 
 
 def digest(request: Request, **more: object) -> bytes:
-    """Tell this request from another with the same key, and one part of its work from the others.
-
-    Raises InvalidText for a string that is not text.
-    """
-    return digest_of(
-        type(request).__name__, request.call.session, request.model_dump(exclude=UNDIGESTED), more
-    )
+    """Tell this request from another with the same key, and one part of its work from the others."""
+    fields = request.model_dump(exclude=UNDIGESTED)
+    if metadata := fields.get("metadata"):
+        fields["metadata"] = sorted(metadata.items())  # the order of a JSON object says nothing
+    return digest_of(type(request).__name__, request.call.session, fields, more)
 
 
 def digest_of(*said: object) -> bytes:
-    """Give the SHA-256 of what was said. Raises InvalidText for a string that is not text."""
-    try:
-        return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).digest()
-    except TypeError as error:
-        raise InvalidText("a string holds a lone surrogate") from error
+    """Give the SHA-256 of what was said."""
+    return hashlib.sha256(repr(said).encode()).digest()
 
 
 async def off_loop(size: int, work: Callable[[], Result], small: int = SMALL) -> Result:
@@ -65,17 +60,17 @@ def within(what: str, given: int, limit: int) -> None:
         raise TooLarge(what, given, limit)
 
 
-def check_append(piece: Piece, limits: EngineLimits) -> Piece:
+def check_append(piece: Piece, limits: Limits) -> Piece:
     """Raise TooLarge when a piece is too long for one append, or leaves too long a word unfinished."""
     within("tokens of one append", len(piece.ids), limits.append_tokens)
     within("characters of an unfinished word", len(piece.after.pending), MAX_PENDING)
     return piece
 
 
-def check_note(note: str | None, limits: EngineLimits) -> None:
+def check_note(note: str, limits: Limits) -> None:
     """Raise TooLarge for a note that is too long in UTF-8, InvalidText for one that is no text."""
     try:
-        size = len((note or "").encode())
+        size = len(note.encode())
     except UnicodeEncodeError as error:
         raise InvalidText("note: it holds a lone surrogate") from error
     within("bytes of a note (RLSTM_LIMITS__NOTE_BYTES)", size, limits.note_bytes)
@@ -90,17 +85,17 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
     within("bytes of metadata", size, MAX_METADATA_BYTES)
 
 
-def check_completion(request: CompletionRequest, limits: EngineLimits) -> None:
+def check_completion(request: CompletionRequest, limits: Limits) -> None:
     """Raise TooLarge for prompts that are too many, or written too much to."""
     within("number of prompts", len(request.prompts), limits.score_items)
     check_generation(request.settings, limits)
     tokens = len(request.prompts) * request.settings.choices * request.settings.max_tokens
-    within("prompts x n x max_tokens", tokens, limits.max_tokens)
+    within("prompts x n x max_tokens", tokens, limits.generate_tokens)
 
 
-def check_generation(settings: GenerationSettings, limits: EngineLimits) -> None:
+def check_generation(settings: GenerationSettings, limits: Limits) -> None:
     """Raise TooLarge where too much would be written."""
-    within("n x max_tokens", settings.choices * settings.max_tokens, limits.max_tokens)
+    within("n x max_tokens", settings.choices * settings.max_tokens, limits.generate_tokens)
 
 
 def session_key(tenant: str, session: str) -> SessionKey:

@@ -223,7 +223,7 @@ class Sessions(SessionQueues):
         staged.expires_at_ms = outcome.expires_at_ms
         self.cache.put(staged.copy)
         for reading in staged.readings:
-            reading.count_in_session(self.metrics)
+            reading.count(self.metrics, in_session=True)
         state = staged.copy.state
         self.metrics.state_bytes.observe(state.nbytes)
         if any(reading.row_steps for reading in staged.readings):

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from simulated import mutations as simulated
 
 from rlstm_server.api import auth, document, limits
@@ -144,7 +145,8 @@ def resent_under_a_fresh_id() -> AbstractContextManager[Any]:
 @noticed_by("server/store/test_redis_link.py::test_the_library_below_never_sends_again")
 def client_retries() -> AbstractContextManager[Any]:
     """The client library sends again by itself."""
-    return mock.patch.object(redis_address, "Retry", lambda backoff, _: Retry(backoff, 3))
+    ours = {**redis_address._OURS, "retry": Retry(NoBackoff(), 3)}
+    return mock.patch.object(redis_address, "_OURS", ours)
 
 
 @noticed_by("server/store/test_embedded.py::test_it_is_set_up_to_lose_nothing")

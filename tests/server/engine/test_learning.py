@@ -63,7 +63,7 @@ def test_whatever_becomes_of_steps_each_is_counted_once(tools, rate, experts):
 def test_the_static_loss_is_counted_where_there_is_one(tools, static, nats, tokens):
     """Without a static reference only the adapted loss grows."""
     metrics = Metrics()
-    Reading(state=None, columns=None, totals=totals(-6.0, static)).count_in_session(metrics)
+    Reading(state=None, columns=None, totals=totals(-6.0, static)).count(metrics, in_session=True)
 
     assert tools.value(metrics, "loss_nats_total", part="adapted") == 6.0
     assert tools.value(metrics, "loss_tokens_total", part="adapted") == 3
@@ -78,7 +78,7 @@ def test_what_was_generated_is_learned_from_and_not_summed(tools):
     first = tools.finish(read_piece(tools.before_text(served), pieces[0], learn=True))
     own = tools.finish(read_piece(first.state, pieces[1], learn=True, own=True))
     for reading in (first, own):
-        reading.count_in_session(metrics)
+        reading.count(metrics, in_session=True)
 
     counted = [tools.value(metrics, "tokens_total", kind=kind) for kind in ("scored", "generated", "adapted")]
     assert counted == [5, 5, 10]

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from rlstm_client import _calls, _http, models, options
 from rlstm_client._appends import AppendPlan, telling
@@ -36,26 +36,17 @@ class AsyncClient(AsyncConnection):
         """Return the log-probability of every token of a text, of ids, or of up to 256 items."""
         return await self._send(_calls.score(text, given))
 
-    @overload
     async def generate(
-        self,
-        prompt: str | None = None,
-        *,
-        stream: Literal[False] = False,
-        **given: Unpack[options.GenerateOptions],
-    ) -> Generation: ...
-    @overload
-    async def generate(
-        self, prompt: str | None = None, *, stream: Literal[True], **given: Unpack[options.GenerateOptions]
-    ) -> AsyncEventStream: ...
-    async def generate(
-        self, prompt: str | None = None, *, stream: bool = False, **given: Unpack[options.GenerateOptions]
-    ) -> Generation | AsyncEventStream:
-        """Continue a prompt; with ``stream=True`` return its events as they come."""
-        call = _calls.generate(prompt, given, stream=stream)
-        if stream:
-            return await self._stream(call)
-        return await self._send(call)
+        self, prompt: str | None = None, **given: Unpack[options.GenerateOptions]
+    ) -> Generation:
+        """Continue a prompt."""
+        return await self._send(_calls.generate(prompt, given))
+
+    def generate_stream(
+        self, prompt: str | None = None, **given: Unpack[options.GenerateOptions]
+    ) -> AsyncEventStream:
+        """Continue a prompt, and iterate over the events as they come."""
+        return AsyncEventStream(self, _calls.generate(prompt, given, stream=True))
 
     async def tokenize(
         self, prompt: str, *, model: str | None = None, add_special_tokens: bool | None = None
@@ -174,25 +165,16 @@ class AsyncSession:
         given = {"weights": weights, "unit": unit, "min_version": min_version}
         return await self._send(_calls.score_candidates(self.id, candidates, given))
 
-    @overload
-    async def generate(
-        self, *, stream: Literal[False] = False, **given: Unpack[options.SessionGenerateOptions]
-    ) -> Generation: ...
-    @overload
-    async def generate(
-        self, *, stream: Literal[True], **given: Unpack[options.SessionGenerateOptions]
-    ) -> AsyncEventStream: ...
-    async def generate(
-        self, *, stream: bool = False, **given: Unpack[options.SessionGenerateOptions]
-    ) -> Generation | AsyncEventStream:
-        """Continue the session's text; ``commit=True`` keeps what was generated.
+    async def generate(self, **given: Unpack[options.SessionGenerateOptions]) -> Generation:
+        """Continue the session's text; ``commit=True`` keeps what was generated."""
+        return await self._send(_calls.generate_in_session(self.id, given))
+
+    def generate_stream(self, **given: Unpack[options.SessionGenerateOptions]) -> AsyncEventStream:
+        """Continue the session's text, and iterate over the events as they come.
 
         A stream of text that is kept goes on by itself where it broke off; nothing comes twice.
         """
-        call = _calls.generate_in_session(self.id, given, stream=stream)
-        if stream:
-            return await self._connection._stream(call)
-        return await self._send(call)
+        return AsyncEventStream(self._connection, _calls.generate_in_session(self.id, given, stream=True))
 
     async def reset(self, **given: Unpack[options.ResetOptions]) -> SessionInfo:
         """Forget the fast weights, the recurrent state, or both."""

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any, Self, TypeVar
 
 from rlstm_client import _http
-from rlstm_client._calls import DEFAULT_RETRIES, EVENTS, OCTETS, Call, Retries, answer, still_open
+from rlstm_client._calls import DEFAULT_RETRIES, EVENTS, OCTETS, Call, Retries, still_open
 from rlstm_client._events import EventReader
 from rlstm_client._http import ArrivingFile
 from rlstm_client.errors import RLSTMError
@@ -81,15 +81,6 @@ class AsyncConnection:
                 await self._pause(call, error, attempt)
             attempt += 1
 
-    async def _stream(self, call: Call[Any]) -> "AsyncEventStream":
-        """Send a call and return its events.
-
-        It is repeated while no event has come, and afterwards goes on where the server keeps the text.
-        """
-        events = AsyncEventStream(self, call)
-        await events._begin()
-        return events
-
     async def _pause(self, call: Call[Any], error: RLSTMError, attempt: int) -> None:
         """Wait before the next attempt; raise the error when there is none."""
         wait = self._retries.wait(call, error, attempt, self._chance())
@@ -102,7 +93,7 @@ class AsyncConnection:
             response = await self._http.send(_http.request(self._http, call))
         except _http.FAILURES as error:
             raise _http.no_answer(error, call, self._http) from error
-        return answer(call, _http.reply(response))
+        return _http.answer(call, response)
 
     async def _chunks(self, call: Call[Any], media_type: str) -> AsyncGenerator[bytes, None]:
         """Send a call and yield the bytes of its stream as they come."""
@@ -144,24 +135,10 @@ class AsyncStream(AsyncIterator[T]):
 
 
 class AsyncEventStream(AsyncStream[Event]):
-    """The events of one generation. Close it, or leave its ``async with``, to end the generation early."""
+    """The events of one generation, which begins with the first and ends early where this is closed."""
 
     def __init__(self, connection: AsyncConnection, call: Call[Any]) -> None:
         self._answers = _read(connection, EventReader(call))
-        self._first: Event | None = None
-
-    async def __anext__(self) -> Event:
-        first, self._first = self._first, None
-        return first if first is not None else await anext(self._answers)
-
-    async def close(self) -> None:
-        """Close the connection; the server then stops."""
-        self._first = None
-        await super().close()
-
-    async def _begin(self) -> None:
-        """Wait for the first event: what is refused is refused at once."""
-        self._first = await anext(self._answers)
 
 
 async def _read(connection: AsyncConnection, reader: EventReader) -> AsyncGenerator[Event, None]:

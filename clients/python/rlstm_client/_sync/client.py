@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from rlstm_client import _calls, _http, models, options
 from rlstm_client._appends import AppendPlan, telling
@@ -36,26 +36,15 @@ class Client(Connection):
         """Return the log-probability of every token of a text, of ids, or of up to 256 items."""
         return self._send(_calls.score(text, given))
 
-    @overload
-    def generate(
-        self,
-        prompt: str | None = None,
-        *,
-        stream: Literal[False] = False,
-        **given: Unpack[options.GenerateOptions],
-    ) -> Generation: ...
-    @overload
-    def generate(
-        self, prompt: str | None = None, *, stream: Literal[True], **given: Unpack[options.GenerateOptions]
-    ) -> EventStream: ...
-    def generate(
-        self, prompt: str | None = None, *, stream: bool = False, **given: Unpack[options.GenerateOptions]
-    ) -> Generation | EventStream:
-        """Continue a prompt; with ``stream=True`` return its events as they come."""
-        call = _calls.generate(prompt, given, stream=stream)
-        if stream:
-            return self._stream(call)
-        return self._send(call)
+    def generate(self, prompt: str | None = None, **given: Unpack[options.GenerateOptions]) -> Generation:
+        """Continue a prompt."""
+        return self._send(_calls.generate(prompt, given))
+
+    def generate_stream(
+        self, prompt: str | None = None, **given: Unpack[options.GenerateOptions]
+    ) -> EventStream:
+        """Continue a prompt, and iterate over the events as they come."""
+        return EventStream(self, _calls.generate(prompt, given, stream=True))
 
     def tokenize(
         self, prompt: str, *, model: str | None = None, add_special_tokens: bool | None = None
@@ -174,25 +163,16 @@ class Session:
         given = {"weights": weights, "unit": unit, "min_version": min_version}
         return self._send(_calls.score_candidates(self.id, candidates, given))
 
-    @overload
-    def generate(
-        self, *, stream: Literal[False] = False, **given: Unpack[options.SessionGenerateOptions]
-    ) -> Generation: ...
-    @overload
-    def generate(
-        self, *, stream: Literal[True], **given: Unpack[options.SessionGenerateOptions]
-    ) -> EventStream: ...
-    def generate(
-        self, *, stream: bool = False, **given: Unpack[options.SessionGenerateOptions]
-    ) -> Generation | EventStream:
-        """Continue the session's text; ``commit=True`` keeps what was generated.
+    def generate(self, **given: Unpack[options.SessionGenerateOptions]) -> Generation:
+        """Continue the session's text; ``commit=True`` keeps what was generated."""
+        return self._send(_calls.generate_in_session(self.id, given))
+
+    def generate_stream(self, **given: Unpack[options.SessionGenerateOptions]) -> EventStream:
+        """Continue the session's text, and iterate over the events as they come.
 
         A stream of text that is kept goes on by itself where it broke off; nothing comes twice.
         """
-        call = _calls.generate_in_session(self.id, given, stream=stream)
-        if stream:
-            return self._connection._stream(call)
-        return self._send(call)
+        return EventStream(self._connection, _calls.generate_in_session(self.id, given, stream=True))
 
     def reset(self, **given: Unpack[options.ResetOptions]) -> SessionInfo:
         """Forget the fast weights, the recurrent state, or both."""

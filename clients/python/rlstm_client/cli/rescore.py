@@ -9,6 +9,7 @@ import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,30 +24,27 @@ from rlstm_client.cli.commands import DISTRIBUTION
 from rlstm_client.cli.exits import CommandError, Exit
 from rlstm_client.cli.kept import USUAL, Kept
 from rlstm_client.cli.nbest import Format, NBest
-from rlstm_client.cli.wer import Costs, Errors, Judged, Weights
+from rlstm_client.cli.wer import Costs, Errors, Weights
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A list, what its candidates cost before the winner was read, and both orders: the best first.
-
-    ``static_order`` is that to the model as loaded, after the same winners. Equal ones stay in their order.
-    """
+    """A list, what its candidates cost before the winner was read, and their errors where those are known."""
 
     nbest: NBest
     candidates: Sequence[Costs]
+    errors: Sequence[Errors]
     weights: Weights
-    order: Sequence[int]
-    static_order: Sequence[int]
 
-    @classmethod
-    def by(cls, nbest: NBest, candidates: Sequence[Costs], weights: Weights) -> "Ranked":
-        """Put the candidates in their orders."""
-        orders = [
-            sorted(range(len(costs)), key=lambda index, costs=costs: -costs[index].score(weights))  # type: ignore[misc]
-            for costs in (candidates, [candidate.static() for candidate in candidates])
-        ]
-        return cls(nbest, candidates, weights, *orders)
+    @cached_property
+    def order(self) -> Sequence[int]:
+        """The candidates, the best first."""
+        return wer.order(self.candidates, self.weights)
+
+    @cached_property
+    def static_order(self) -> Sequence[int]:
+        """The same by the model as loaded, after the same winners."""
+        return wer.order([costs.static() for costs in self.candidates], self.weights)
 
     @property
     def text(self) -> str:
@@ -105,26 +103,20 @@ class Job:
             if self.known:
                 await session.append(self.as_read(self.known).removesuffix("\n") + "\n", scores="none")
             for one in self.lists:
-                ranking = await session.score([self.as_read(text) + "\n" for text in one.texts], unit="nats")
+                read = [*map(self.as_read, one.texts)]
+                ranking = await session.score([text + "\n" for text in read], unit="nats")
                 candidates = []
                 for text, given, scored in zip(one.texts, one.given, ranking.candidates, strict=True):
                     if scored.static_logprob is None:
                         raise CommandError("the session cannot rescore: it has no frozen baseline")
                     costs = Costs(given, scored.logprob, scored.static_logprob, len(text.split()))
                     candidates.append(costs)
-                ranked = Ranked.by(one, candidates, weights)
+                said = self.said.get(one.id)
+                errors = [] if said is None else wer.errors_of(read, self.as_read(said))
+                ranked = Ranked(one, candidates, errors, weights)
                 await session.append(self.as_read(ranked.text) + "\n", scores="none")
                 yield ranked
             await self.kept.save(session)
-
-    def judged(self, ranked: Sequence[Ranked]) -> list[tuple[Ranked, Judged]]:
-        """Count the errors of the candidates of those lists that have a reference."""
-        counted = []
-        for one in ranked:
-            if (said := self.said.get(one.nbest.id)) is not None:
-                errors = wer.errors_of([*map(self.as_read, one.nbest.texts)], self.as_read(said))
-                counted.append((one, Judged(one.candidates, errors)))
-        return counted
 
 
 @inputs.command()
@@ -175,7 +167,7 @@ def rescore(
     ranked = kept.run(run, USUAL)
     if out is not None:
         form.write(out, found, [one.order for one in ranked], [one.row() for one in ranked])
-    _report(ranked, job.judged(ranked))
+    _report(ranked)
 
 
 def _finite(weights: Weights, acoustic_scale: float) -> Weights:
@@ -197,8 +189,8 @@ async def _rank(job: Job, client: AsyncClient, weights: Weights, *, quiet: bool)
 
 async def _tune(job: Job, client: AsyncClient) -> Sequence[Ranked]:
     """Find weights on the costs of a first pass, print them, and rank the lists anew by them."""
-    judged = job.judged(await _rank(job, client, Weights(), quiet=True))
-    weights = wer.tuned([one for _, one in judged])
+    ranked = await _rank(job, client, Weights(), quiet=True)
+    weights = wer.tuned([(one.candidates, one.errors) for one in ranked])
     values = zip(("--alpha", "--static-alpha", "--beta"), weights, strict=True)
     output.write(" ".join(f"{option} {value:g}" for option, value in values) + "\n")
     return await _rank(job, client, weights, quiet=True)
@@ -224,17 +216,18 @@ def _said(lists: Sequence[NBest], file: Path | None, how: inputs.How) -> Mapping
     return said
 
 
-def _report(ranked: Sequence[Ranked], judged: Sequence[tuple[Ranked, Judged]]) -> None:
+def _report(ranked: Sequence[Ranked]) -> None:
     """Say on standard error what learning changed, and how often each way to choose erred."""
     console = Console(stderr=True, highlight=False)
     changed = sum(one.text != one.static_text for one in ranked)
     console.print(f"{changed} of {len(ranked)} winners changed by learning")
+    judged = [one for one in ranked if one.errors]
     if not judged:
         return
     chosen = {
-        "first pass": [one.errors[each.nbest.first_pass] for each, one in judged],
-        "static": [one.errors[each.static_order[0]] for each, one in judged],
-        "adapted": [one.errors[each.order[0]] for each, one in judged],
+        "first pass": [one.errors[one.nbest.first_pass] for one in judged],
+        "static": [one.errors[one.static_order[0]] for one in judged],
+        "adapted": [one.errors[one.order[0]] for one in judged],
     }
     chosen["adapted - static"] = [
         Errors(own.wrong - other.wrong, own.words)

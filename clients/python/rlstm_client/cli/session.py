@@ -142,7 +142,7 @@ def generate(
 
     Example: rlstm session generate "$SESSION" --max-tokens 40
     """
-    return session.generate(**given) if as_json else session.generate(stream=True, **given)
+    return session.generate(**given) if as_json else session.generate_stream(**given)
 
 
 @command(app)

@@ -52,7 +52,7 @@ def generate(
         given["model"] = service.model
 
     async def as_it_comes(client: AsyncClient) -> None:
-        async with await client.generate(text, stream=True, **given) as events:
+        async with client.generate_stream(text, **given) as events:
             async for event in events:
                 output.write_event(event)
 

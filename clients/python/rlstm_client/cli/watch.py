@@ -42,7 +42,7 @@ from rlstm_client.cli.judging import (
     spans_of_words,
 )
 from rlstm_client.cli.kept import LASTING, Kept, Service
-from rlstm_client.cli.sources import File, Line, StandardInput
+from rlstm_client.cli.sources import File, HowLogs, Line, StandardInput
 from rlstm_client.models import Adapt
 from rlstm_client.options import ChangeOptions
 
@@ -54,6 +54,7 @@ DEAREST: Final = 3
 
 SAVE_LINES: Final = 1_000
 """What is known of so many lines is committed at the latest."""
+
 
 Source = File | StandardInput | Journal | Collector
 Tell = Callable[[Mapping[str, Any]], Awaitable[None]]
@@ -178,6 +179,7 @@ class Watch:
 @inputs.command()
 def watch(
     service: Service,
+    how: HowLogs,
     logs: Annotated[
         list[Path] | None, typer.Argument(help="The logs. Without one, or -: standard input.")
     ] = None,
@@ -214,16 +216,13 @@ def watch(
         float, typer.Option(min=0, help="The highest score, of about 1, that is no alarm.")
     ] = THRESHOLD,
     warm_up: Annotated[int, typer.Option(min=2, help="Lines before the first alarm.")] = WARM_UP,
-    encoding: inputs.Encoding = None,
-    invalid: inputs.Invalid = "replace",
     every: Annotated[bool, typer.Option("--all", help="Write every line, not only alarms.")] = False,
 ) -> None:
     """Write the strange lines of a log as JSON; what is usual is learned as it is read.
 
     Example: tail -F app.log | rlstm watch --name app >> alarms.jsonl
     """
-    reading = {"encoding": encoding, "invalid": invalid}
-    sources = _sources(logs or (), journal or (), otlp or (), follow, reading)
+    sources = _sources(logs or (), journal or (), otlp or (), follow, how)
     sessions = _sessions(len(sources), service, adapt, name or (), state or ())
     watches = [
         Watch(log, Judge(threshold, warm_up), kept) for log, kept in zip(sources, sessions, strict=True)
@@ -258,7 +257,7 @@ def _sigterm_as_sigint() -> Iterator[None]:
 
 
 def _sources(
-    logs: Sequence[Path], journals: Sequence[str], otlp: Sequence[str], follow: bool, reading: Any
+    logs: Sequence[Path], journals: Sequence[str], otlp: Sequence[str], follow: bool, how: inputs.How
 ) -> list[Source]:
     """Open what is to be watched: logs, then journals, then what collectors send; or standard input."""
     places = [*map(str, logs), *journals]
@@ -269,10 +268,7 @@ def _sources(
     if len({*places}) < len(places):
         raise CommandError("give each log once")
     return [
-        *(
-            StandardInput(**reading) if str(path) == "-" else File(path, follow=follow, **reading)
-            for path in logs
-        ),
+        *(StandardInput(how) if str(path) == "-" else File(path, follow=follow, how=how) for path in logs),
         *(Journal(place, follow=follow) for place in journals),
         *(Collector(_address("--otlp", given)) for given in otlp),
     ]
