@@ -29,7 +29,7 @@ from rlstm_server.schemas.sessions import (
     SessionInfo,
     UpdateRequest,
 )
-from rlstm_server.schemas.text import EngineLimits, Timings
+from rlstm_server.settings import Limits
 from rlstm_server.store.base import Replayed, SessionKey
 
 
@@ -39,7 +39,7 @@ class Changes:
 
     sessions: Sessions
     snapshots: NamedSnapshots
-    limits: EngineLimits
+    limits: Limits
 
     async def append(self, request: AppendRequest, top: int = 0) -> AppendAnswer:
         """Score, then learn; the `top` most probable tokens at each place are told, but not stored.
@@ -161,7 +161,6 @@ async def _stage_append(
         weights=state.adapted.weights,
         norm_ratio=state.norm_ratio,
         pending=len(state.place.pending),
-        timings=Timings(),
         learn=learn,
     )
     summary, details = answers.store_append(answer)

@@ -40,7 +40,6 @@ from rlstm_server.schemas.sessions import (
 )
 from rlstm_server.schemas.text import (
     AdaptationChoice,
-    EngineLimits,
     ItemScores,
     ScoreAnswer,
     ScoreItem,
@@ -48,6 +47,7 @@ from rlstm_server.schemas.text import (
     Timings,
     Totals,
 )
+from rlstm_server.settings import Limits
 
 ROWS_OF_REQUEST: Final = 64
 """Rows that one request takes of a round at most: it may have as many texts as a round has rows."""
@@ -73,7 +73,7 @@ class Scoring:
 
     sessions: Sessions
     models: Models
-    limits: EngineLimits
+    limits: Limits
 
     async def score(self, request: ScoreRequest) -> ScoreAnswer:
         """Log-probabilities of texts, each on its own.
@@ -129,7 +129,7 @@ class Scoring:
             for index, candidate in enumerate(request.candidates)
         ]
         count = sum(len(piece.ids) for piece in pieces)
-        requests.within("tokens of all candidates", count, self.limits.candidate_tokens)
+        requests.within("tokens of all candidates", count, self.limits.append_tokens)
         return pieces
 
 

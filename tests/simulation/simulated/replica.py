@@ -11,7 +11,7 @@ from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.models import Models
 from rlstm_server.errors import InternalError, ServerError
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas.text import EngineLimits
+from rlstm_server.settings import Limits
 from simulated.device import Device, run_batch, served
 from simulated.loop import Host, SimulatedLoop, on
 from simulated.network import Link, Network
@@ -38,7 +38,7 @@ class Replica:
         *,
         metrics: Metrics,
         cache_bytes: int,
-        limits: EngineLimits,
+        limits: Limits,
         computed: Callable[[Host], None],
     ) -> None:
         self.name = name
