@@ -12,7 +12,7 @@ from typing import Any
 from rlstm_model.adaptation.state import EXPERT_RATES
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.schemas.generation import MAX_CHOICES, MAX_STOP_CHARACTERS, MAX_STOPS
-from rlstm_server.schemas.text import DEFAULT_EXPERTS, MAX_TOP, AdaptationRequest, EngineLimits
+from rlstm_server.schemas.text import DEFAULT_EXPERTS, MAX_TOP, AdaptationRequest
 from rlstm_server.settings import Limits
 
 VERSION = version("mogrifier-rlstm")
@@ -25,7 +25,7 @@ BOUNDS = {
 """Limits that are no settings: every request's schema says them."""
 
 
-def about(models: Models, limits: Limits, engine_limits: EngineLimits, **store: str) -> dict[str, Any]:
+def about(models: Models, limits: Limits, **store: str) -> dict[str, Any]:
     """Say what `/info` says: of the first model in the open, of each under `models`, and the limits."""
     return {
         "version": VERSION,
@@ -33,22 +33,17 @@ def about(models: Models, limits: Limits, engine_limits: EngineLimits, **store: 
         "models": [_model(served) for served in models],
         "python": platform.python_version(),
         "device": models.device,
-        "limits": limits.model_dump() | asdict(engine_limits) | BOUNDS,
+        "limits": limits.model_dump() | BOUNDS,
         "defaults": {"unit": "nats", "scores": "tokens", "learn": True, "rate_scale": 1.0},
         **store,
     }
 
 
-def builds(models: Models) -> Iterator[dict[str, str]]:
-    """Say of each model what runs, in a few words."""
+def builds(models: Models) -> Iterator[tuple[str, ...]]:
+    """Say of each model what runs: its version, name, fingerprint, type of numbers and device."""
     for served in models:
-        yield {
-            "version": VERSION,
-            "model": served.name,
-            "model_fingerprint": served.fingerprint,
-            "dtype": str(served.parameters.arrays["embedding.input"].dtype),
-            "device": served.device,
-        }
+        dtype = str(served.parameters.arrays["embedding.input"].dtype)
+        yield VERSION, served.name, served.fingerprint, dtype, served.device
 
 
 def _model(served: ServedModel) -> dict[str, Any]:

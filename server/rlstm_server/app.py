@@ -27,8 +27,7 @@ from rlstm_server.engine.engine import Engine, metered
 from rlstm_server.engine.models import Models
 from rlstm_server.metrics import Metrics
 from rlstm_server.models_loading import load_models
-from rlstm_server.schemas.text import EngineLimits
-from rlstm_server.settings import Limits, Settings
+from rlstm_server.settings import Settings
 from rlstm_server.store.base import SessionStore
 from rlstm_server.store.memory_store import MemoryStore, quarter_of_memory
 
@@ -124,19 +123,17 @@ async def _lifespan(
             models,
             store,
             metrics,
-            limits=_engine_limits(settings.limits),
+            limits=settings.limits,
             cache_bytes=settings.cache_bytes,
             rows=settings.rows,
             threads=settings.threads,
         )
         engine.start()
         stack.push_async_callback(engine.close)
-        said = about(models, settings.limits, engine.limits, store=where, durability=store.durability)
-        app.state.services = Services(
-            settings=settings, metrics=metrics, engine=engine, drain=engine.close, about=said
-        )
-        for facts in builds(models):
-            metrics.describe_build(**facts)
+        said = about(models, settings.limits, store=where, durability=store.durability)
+        app.state.services = Services(settings=settings, metrics=metrics, engine=engine, about=said)
+        for build in builds(models):
+            metrics.build.labels(*build).set(1)
         for work in upkeep.all_of(metered(store, metrics), metrics):
             _keep(stack, work)
         yield
@@ -180,17 +177,3 @@ def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     stack.push_async_callback(end)
-
-
-def _engine_limits(limits: Limits) -> EngineLimits:
-    return EngineLimits(
-        append_tokens=limits.append_tokens,
-        note_bytes=limits.note_bytes,
-        score_items=limits.score_items,
-        score_tokens=limits.score_tokens,
-        candidates=limits.candidates,
-        max_tokens=limits.generate_tokens,
-        queued_jobs=limits.queued_jobs,
-        state_bytes=limits.state_bytes,
-        reader_seconds=limits.send_seconds,
-    )

@@ -58,10 +58,12 @@ class TokenBucket:
 class Quota:
     """What one key may use up; None is as much as it likes.
 
+    requests                      a second
     tokens, learned, generated    tokens a second that are read, learned from and generated
     sessions, stored_bytes        what its tenant may keep, however it came about
     """
 
+    requests: TokenBucket | None = None
     tokens: TokenBucket | None = None
     learned: TokenBucket | None = None
     generated: TokenBucket | None = None

@@ -118,10 +118,6 @@ class Metrics:
         """Count one round of the device, of a batch or a few."""
         self.round_seconds.observe(seconds)
 
-    def describe_build(self, **facts: str) -> None:
-        """Publish what runs here, a series a model: version, model, model_fingerprint, dtype, device."""
-        self.build.labels(**facts).set(1)
-
     def exposition(self) -> tuple[bytes, str]:
         """Write the registry in Prometheus' text form; answer it with its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST

@@ -94,7 +94,7 @@ def exposed(model):
     registry = CollectorRegistry()
     Probe("http://localhost", None, registry).close()
     metrics = create_app(Settings(model=str(model))).state.metrics
-    metrics.describe_build(version="1", model="m", model_fingerprint="f", dtype="float32", device="cpu")
+    metrics.build.labels("1", "m", "f", "float32", "cpu").set(1)
     found = {}
     for text in (metrics.exposition()[0], generate_latest(registry)):
         for family in text_string_to_metric_families(text.decode()):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -34,7 +33,6 @@ def form(pattern: str) -> dict[str, Any]:
 class Services:
     """What the running application holds.
 
-    drain    takes no new work, gives what is under way so many seconds, and ends the rest with Draining
     about    the answer of /info
     started  when, in Unix seconds
     """
@@ -42,7 +40,6 @@ class Services:
     settings: Settings
     metrics: Metrics
     engine: Engine
-    drain: Callable[[float], Awaitable[None]]
     about: dict[str, Any]
     started: int = field(default_factory=lambda: int(time.time()))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
@@ -69,7 +68,6 @@ class Application(FastAPI):
         if self.openapi_schema is None:
             document = super().openapi()
             document["components"]["schemas"] |= _unanswered()
-            _drop_unused(document)
             for path, operation in _operations(document):
                 if face_of(path) == "openai":
                     operation["responses"].pop("422", None)  # FastAPI's own: here it is a 400
@@ -88,18 +86,6 @@ def _unanswered() -> dict[str, Any]:
     kinds.append((Frame.__name__, "validation", TypeAdapter(Frame)))
     _, schemas = TypeAdapter.json_schemas(kinds, ref_template=SCHEMAS + "{model}")
     return dict(schemas["$defs"])
-
-
-def _drop_unused(document: dict[str, Any]) -> None:
-    """Leave out schemas that nothing refers to: of parts that are written into others."""
-    schemas = document["components"]["schemas"]
-    while True:
-        written = json.dumps(document)
-        unused = [name for name in schemas if f'"{SCHEMAS}{name}"' not in written]
-        if not unused:
-            return
-        for name in unused:
-            del schemas[name]
 
 
 def event_schema() -> dict[str, Any]:

@@ -72,37 +72,28 @@ async def respond(
             ping_seconds=context.limits.ping_seconds,
         )
     texts = await take_in(events, body.choices)
-    answer = _answer(texts, body, identity or texts.ends[0].identity)
-    return await respond_whole(
-        answer, unit=body.unit, tokens=answer.usage.completion_tokens, version=answer.version
+    end = texts.ends[0]
+    identity = identity or end.identity
+    if identity is None:  # kept by a server that had the text's model: no answer can say what computed it
+        error = ModelMismatch("the session's state belongs to another model; the text is kept")
+        error.applied = "yes"
+        error.facts["version"] = end.version
+        raise error
+    told = [_continuation(texts, choice, body) for choice in sorted(texts.ends)]
+    answer = GenerateAnswer(
+        identity=identity,
+        end=end,
+        first=told[0],
+        usage=Usage(prompt_tokens=end.prompt_tokens, completion_tokens=texts.completion_tokens),
+        choices=told if len(told) > 1 else None,
     )
+    return await respond_whole(answer, unit=body.unit, tokens=texts.completion_tokens, version=end.version)
 
 
 def _as_asked(event: GenerationEvent, body: Sampling) -> GenerationEvent:
     if isinstance(event, EndEvent) or body.logprobs:
         return event
     return replace(event, logprob=None)
-
-
-def _answer(texts: Texts, body: Sampling, identity: EngineIdentity | None) -> GenerateAnswer:
-    told = [_continuation(texts, choice, body) for choice in sorted(texts.ends)]
-    first, end = told[0], texts.ends[0]
-    if identity is None:
-        raise _of_another_model(end)
-    return GenerateAnswer(
-        identity=identity,
-        seed=end.seed,
-        text=first.text,
-        ids=first.ids,
-        logprobs=first.logprobs,
-        finish_reason=first.finish_reason,
-        usage=Usage(prompt_tokens=end.prompt_tokens, completion_tokens=texts.completion_tokens),
-        choices=told if len(told) > 1 else None,
-        version=end.version,
-        position=end.position,
-        durability=end.durability,
-        replayed=end.replayed,
-    )
 
 
 def _continuation(texts: Texts, choice: int, body: Sampling) -> Continuation:
@@ -114,11 +105,3 @@ def _continuation(texts: Texts, choice: int, body: Sampling) -> Continuation:
         logprobs=[token.logprob for token in tokens if token.logprob is not None] if body.logprobs else None,
         finish_reason=texts.ends[choice].finish_reason,
     )
-
-
-def _of_another_model(end: EndEvent) -> ModelMismatch:
-    """A text that was kept by a server that had its model: no answer can say what computed it."""
-    error = ModelMismatch("the session's state belongs to another model; the text is kept")
-    error.applied = "yes"
-    error.facts["version"] = end.version
-    return error

@@ -142,7 +142,7 @@ class TextStream:
         patience, pause = loop.time() + PATIENCE_SECONDS, SHORTEST_PAUSE_SECONDS
         while True:
             try:
-                if (requests := self._context.principal.requests) is not None:
+                if (requests := self._call.quota.requests) is not None:
                     requests.take()
                 return await self._engine.append(request)
             except PAUSED as error:

@@ -29,7 +29,7 @@ from rlstm_server.schemas.sessions import (
     SessionInfo,
     UpdateRequest,
 )
-from rlstm_server.schemas.text import EngineLimits, Timings
+from rlstm_server.settings import Limits
 from rlstm_server.store.base import Replayed, SessionKey
 
 
@@ -39,7 +39,7 @@ class Changes:
 
     sessions: Sessions
     snapshots: NamedSnapshots
-    limits: EngineLimits
+    limits: Limits
 
     async def append(self, request: AppendRequest, top: int = 0) -> AppendAnswer:
         """Score, then learn; the `top` most probable tokens at each place are told, but not stored.
@@ -57,8 +57,8 @@ class Changes:
             stored = answers.read_append(done.summary, done.details)
             return replace(stored, replayed=True, expires_at=head.expires_at_ms / 1000, timings=task.timings)
 
-        with charging(request.call.quota) as charge:
-            return await self.sessions.perform(request.call, body_hash, work)
+        with self.sessions.taking(request.call.key), charging(request.call.quota) as charge:
+            return await self.sessions.enqueue(request.call, body_hash, work).wait()
 
     async def reset(self, request: ResetRequest) -> ChangeAnswer:
         """Forget fast weights, recurrent state, or both."""
@@ -127,7 +127,8 @@ class Changes:
             durability = self.sessions.durability
             return ChangeAnswer(info=info, durability=durability, replayed=isinstance(done, Replayed))
 
-        return await self.sessions.perform(request.call, requests.digest(request), work)
+        with self.sessions.taking(request.call.key):
+            return await self.sessions.enqueue(request.call, requests.digest(request), work).wait()
 
     async def _info(self, key: SessionKey, known: Replayed) -> SessionInfo:
         head = await self.sessions.store.load_head(key, with_state=False)
@@ -160,7 +161,6 @@ async def _stage_append(
         weights=state.adapted.weights,
         norm_ratio=state.norm_ratio,
         pending=len(state.place.pending),
-        timings=Timings(),
         learn=learn,
     )
     summary, details = answers.store_append(answer)

@@ -119,7 +119,7 @@ class Completions:
         served = self.models.named(request.model)
         context = partial(read_context, served.vocab, request.passage, "prompt")
         piece = await requests.off_loop(requests.size_of(request.passage), context) or EMPTY
-        requests.within("prompt tokens", len(piece.ids), limits.prompt_tokens)
+        requests.within("prompt tokens", len(piece.ids), limits.append_tokens)
         order = _Order(served, request.settings, self.sessions.metrics)
         prompt = Prompt(piece=piece, follows="bos")
         with self.sessions.taking(None):

@@ -31,7 +31,7 @@ from rlstm_server.errors import (
     StoreUnavailable,
 )
 from rlstm_server.metrics import STORE_OPERATIONS, Memory, Metrics
-from rlstm_server.schemas.text import EngineLimits
+from rlstm_server.settings import Limits
 from rlstm_server.store.base import SessionStore
 
 CACHE_BYTES: Final = 512 * 2**20
@@ -54,7 +54,7 @@ class Engine:
         store: SessionStore,
         metrics: Metrics,
         *,
-        limits: EngineLimits | None = None,
+        limits: Limits | None = None,
         cache_bytes: int = CACHE_BYTES,
         rows: int = ROWS,
         threads: int | None = None,
@@ -63,7 +63,7 @@ class Engine:
 
         `threads` of a CPU share a batch; as many as there are cores if None.
         """
-        self.limits = limits or EngineLimits()
+        self.limits = limits or Limits()
         self.models = models
         if models.device == "cpu" and threads is not None:
             native.set_threads(threads)

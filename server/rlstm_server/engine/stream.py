@@ -50,7 +50,11 @@ from rlstm_server.schemas.generation import (
     SessionGenerate,
     TokenEvent,
 )
-from rlstm_server.schemas.text import EngineIdentity, EngineLimits, Passage
+from rlstm_server.schemas.text import (
+    EngineIdentity,
+    Passage,
+)
+from rlstm_server.settings import Limits
 from rlstm_server.store.base import MAX_SUMMARY_BYTES, Replayed, SessionKey, new_operation_id
 
 CHUNK: Final = 16
@@ -353,7 +357,7 @@ class SessionStreams:
     """Streams of events from sessions; `_under_way` are those whose text is generated now."""
 
     sessions: Sessions
-    limits: EngineLimits
+    limits: Limits
     _under_way: dict[tuple[SessionKey, str, bytes], Task[None]] = field(default_factory=dict)
 
     async def generate(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:

@@ -34,7 +34,7 @@ from rlstm_server.engine.buffer import Buffer, Event
 from rlstm_server.engine.scheduler import Scheduler
 from rlstm_server.errors import Draining, InternalError, ServerError
 from rlstm_server.metrics import Metrics, Phase
-from rlstm_server.schemas.text import EngineLimits
+from rlstm_server.settings import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class Worker:
     capacity: int
     rows: int = ROWS
     run_batch: RunBatch = run_batch
-    limits: EngineLimits = field(default_factory=EngineLimits)
+    limits: Limits = field(default_factory=Limits)
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _closing: bool = False
 
@@ -322,7 +322,7 @@ class Worker:
         with self._wake:
             parked, request.parked = request.parked, None
         if parked is not None and request.buffer is not None:
-            if time.monotonic() - parked > self.limits.reader_seconds:
+            if time.monotonic() - parked > self.limits.send_seconds:
                 raise request.buffer.slow()
             self._add(request, admitted=True)
 

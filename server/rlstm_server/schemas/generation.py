@@ -223,8 +223,12 @@ class Continuation(Answer):
     index: int
     text: str
     ids: Annotated[Sequence[int], COLUMN]
-    logprobs: Annotated[Sequence[float] | None, COLUMN, LOG]
-    finish_reason: FinishReason
+    logprobs: Annotated[
+        Sequence[float] | None,
+        LOG,
+        Field(description="Of the raw distribution; null where not asked for."),
+    ]
+    finish_reason: Annotated[FinishReason, Field(description="`stop`: a stop string; `length`: max_tokens.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,23 +236,10 @@ class GenerateAnswer(Answer):
     """The first continuation in the open, and all of them under `choices` where there are several."""
 
     identity: Annotated[EngineIdentity, FLAT]
-    unit: UnitField = "nats"
-    seed: int
-    text: str
-    ids: Annotated[Sequence[int], COLUMN]
-    logprobs: Annotated[
-        Sequence[float] | None,
-        COLUMN,
-        LOG,
-        Field(description="Of the raw distribution; null where not asked for."),
-    ]
-    finish_reason: Annotated[FinishReason, Field(description="`stop`: a stop string; `length`: max_tokens.")]
+    end: Annotated[EndEvent, FLAT]
+    first: Annotated[Continuation, FLAT]
     usage: Usage
     choices: Annotated[Sequence[Continuation] | None, OPTIONAL] = None
-    version: VersionField = None
-    position: Annotated[int | None, OPTIONAL] = None
-    durability: Annotated[str | None, OPTIONAL] = None
-    replayed: Annotated[bool | None, OPTIONAL] = None
 
 
 # ---- completions: what the OpenAI-compatible routes ask of the engine ------------------------------------

@@ -143,7 +143,7 @@ async def test_ready_follows_the_store_and_live_does_not(serve):
 async def test_a_draining_server_takes_no_work_and_says_so(serve):
     """Ready and work are 503 `draining`; live still answers, and so do reads of what there is."""
     async with serve() as client:
-        await client.app.state.services.drain(0.0)
+        await client.app.state.services.engine.close()
         for answer in (
             await client.get("/health/ready"),
             await client.post("/score", json={"text": "a"}),

@@ -166,7 +166,7 @@ async def test_without_keys_an_empty_one_is_none(client):
 async def test_a_server_that_drains_is_503_and_may_be_asked_again(serve, refused):
     """Whoever waits a second finds another one behind the same address."""
     async with serve() as client:
-        await client.app.state.services.drain(0.0)
+        await client.app.state.services.engine.close()
         for stream in (False, True):
             answer = await client.post("/v1/completions", json={**GOOD, "stream": stream})
             assert refused(answer, 503, code="draining", again=True)["type"] == "server_error"
