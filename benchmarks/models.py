@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
 from rlstm_model.checkpoint import load
 from rlstm_model.config import ModelConfig
+from rlstm_model.local import LocalModel
 from rlstm_model.network.dropout import NO_DROPOUT, DropoutMasks
 from rlstm_model.network.initialisation import initialise
 from rlstm_model.network.language_model import Embedding, LanguageModel
@@ -25,7 +26,6 @@ from rlstm_model.network.state import State
 from rlstm_model.network.window import LayerWeights
 from rlstm_model.parameters import Parameters
 from rlstm_model.vocab import ByteVocab
-from rlstm_training.commands.choosing import calibrated_of
 from rlstm_training.evaluation.measurements import (
     Form,
     Measurements,
@@ -163,7 +163,9 @@ class Subject(NamedTuple):
     def load(cls, name: str) -> "Subject":
         """A checkpoint. Raises CheckpointError, also where it cannot learn."""
         checkpoint = load(name)
-        return cls(checkpoint.name, checkpoint.parameters, calibrated_of(checkpoint), checkpoint.vocab.bos_id)
+        return cls(
+            checkpoint.name, checkpoint.parameters, LocalModel(checkpoint).calibrated, checkpoint.vocab.bos_id
+        )
 
     @classmethod
     def untrained(cls, hidden: int) -> "Subject":

@@ -90,15 +90,6 @@ class CellStep(NamedTuple):
     tanh_c: Tensor
     one: Tensor
 
-    @classmethod
-    def scratch(cls, c_BH: Tensor, blocks: tuple[int, int]) -> "CellStep":
-        """Buffers for any number of steps that nothing goes back to: each overwrites the one before."""
-        c = c_BH.clone()
-        gates = c.new_empty(*c.shape[:-1], 4 * c.shape[-1])
-        u, seen, tanh_c = c.new_empty(3, *c.shape).unbind()
-        entered = _entered(gates, blocks)
-        return cls._make((*entered, *gates.chunk(4, -1), u, c, c, seen, tanh_c, c.new_ones(1, 1)))
-
 
 class CellActivations(NamedTuple):
     """What a cell saves of a window for the backward pass.

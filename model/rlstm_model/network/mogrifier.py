@@ -79,13 +79,6 @@ class RoundStep(NamedTuple):
     gate: Tensor
     gated: Tensor
 
-    @classmethod
-    def scratch(cls, weights: MogrifierWeights, like_BH: Tensor) -> list["RoundStep"]:
-        """Buffers for the rounds of any number of steps that nothing goes back to."""
-        gated = like_BH.new_empty(weights.up.shape[0], *like_BH.shape)
-        low, gate = _low_and_gate(weights, 1, like_BH)
-        return [cls(None if low is None else low[0], gate[0], own) for own in gated.unbind()]
-
 
 class MogrifierActivations(NamedTuple):
     """What the rounds save of a window for the backward pass.

@@ -5,7 +5,7 @@ rows, where automatic differentiation would add a weight-sized outer product at 
 Shape suffixes: T time, S some steps, B batch rows, H hidden units.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -145,7 +145,7 @@ class UnrolledLayer(NamedTuple):
     @property
     def out(self) -> Tensor:
         """What the layer hands on, ``[T, B, H]``."""
-        return _handed_on(self.h, self.masks)
+        return self.h[1:] if self.masks.cell is None else self.h[1:] * self.masks.cell
 
     @property
     def state(self) -> LayerState:
@@ -252,32 +252,12 @@ def read_window(
 
     In code under ``torch.compile`` it stays a function of its own.
     """
+    tensors, apply = layer.tensors(), _Window.apply
     if torch.compiler.is_compiling():
         # Steps write into views of buffers, which a compiler would have to take apart: they run as they are.
-        read: Callable[..., tuple[Tensor, LayerState]] = torch.compiler.disable(_read_window)  # type: ignore[no-untyped-call]
-        return read(kind, layer, x_TBH, state, masks)
-    return _read_window(kind, layer, x_TBH, state, masks)
-
-
-def _read_window(
-    kind: LayerKind, layer: LayerWeights, x_TBH: Tensor, state: LayerState, masks: LayerMasks
-) -> tuple[Tensor, LayerState]:
-    if torch.is_grad_enabled():
-        tensors = layer.tensors()
-        form = layer.of([None] * len(tensors))
-        out, h, c = _Window.apply(kind, form, masks, x_TBH, *state, *tensors)  # type: ignore[no-untyped-call]
-        return out, LayerState(h, c)
-    h_TBH = _hs(x_TBH, state.h)
-    hs = h_TBH.unbind()
-    cell = CellStep.scratch(state.c, kind.cell.blocks)
-    rounds = RoundStep.scratch(layer.mogrifier, state.c)
-    masked = None if masks.state is None else torch.empty_like(masks.state)
-    steps = [
-        Step(x, h, h if masked is None else masked, h_new, cell, rounds)
-        for x, h, h_new in zip(x_TBH.unbind(), hs[:-1], hs[1:], strict=True)
-    ]
-    _walk(kind, layer, steps, masks.state)
-    return _handed_on(h_TBH, masks), LayerState(hs[-1].clone(), cell.c)
+        apply = torch.compiler.disable(apply)  # type: ignore[no-untyped-call]
+    out, h, c = apply(kind, layer.of([None] * len(tensors)), masks, x_TBH, *state, *tensors)  # type: ignore[no-untyped-call]
+    return out, LayerState(h, c)
 
 
 class _Window(torch.autograd.Function):
@@ -360,7 +340,3 @@ def _hs(x_TBH: Tensor, first_BH: Tensor) -> Tensor:
     h = first_BH.new_empty(len(x_TBH) + 1, *first_BH.shape)
     h[0] = first_BH
     return h
-
-
-def _handed_on(h: Tensor, masks: LayerMasks) -> Tensor:
-    return h[1:] if masks.cell is None else h[1:] * masks.cell

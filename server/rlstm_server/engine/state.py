@@ -220,7 +220,7 @@ def read(data: bytes, models: Models) -> tuple[Header, SessionState]:
     served = models.with_identity(header.fingerprint, header.adaptation_fingerprint)
     try:
         evaluator = served.evaluator(header.kind, header.num_fast_weights)  # type: ignore[arg-type]
-        adapted = evaluator.restore(load(data), header.adapted)
+        adapted = evaluator.state_schema.restore(load(data), header.adapted)
         served.vocab.validate(header.place.unfinished)
         choice = AdaptationChoice.of(evaluator.calibration.config, adapted.expert_config, adapted.rate_scale)
     except NonFiniteState:

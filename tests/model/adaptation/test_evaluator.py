@@ -402,7 +402,7 @@ def test_a_restart_is_of_the_chosen_experts(evaluator, observe, text, length):
     rows = after.now.states_R2U, state.now.states_R2U
     assert rows[0][[0, 1, 3]].tobytes() == rows[1][[0, 1, 3]].tobytes()
     assert (rows[0][2].tobytes() == rows[1][2].tobytes()) == (length == 8)
-    assert evaluator.restore(after.arrays(), after.header()).weights == after.weights
+    assert evaluator.state_schema.restore(after.arrays(), after.header()).weights == after.weights
     for hopeless in (evaluator.start(), evaluator.reset(state, fast_weights=True, recurrent=False)):
         with pytest.raises(NonFiniteState, match="recurrent state or a slow weight"):
             restart(evaluator, hopeless, [True] * len(hopeless.bad_steps), must_help=True)
