@@ -41,7 +41,7 @@ from rlstm_training.commands.evaluating import texts_given
 from rlstm_training.commands.given import prepare_device
 from rlstm_training.corpora.reading import stream_names
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.evaluation import Evaluation, Stream, read_together
+from rlstm_training.evaluation.evaluation import Evaluation, Stream, read_adapting
 
 CORPUS, PREFIX, SEGMENTS_OF_CORPUS = "wikitext-2", 5_000, 10
 HINDSIGHT = (1 / 3, 1.0, 3.0)
@@ -109,7 +109,7 @@ class Reader:
             for method in wanted:
                 k = method.experts
                 start = evaluator.start(rate_scale=method.rate_scale, experts=k, static=k > 1)
-                streams = [Stream(passage, start) for passage in self.passages]
+                streams = [Stream([passage], start) for passage in self.passages]
                 read = read_each(evaluator, streams, advance)
                 outcomes[method] = Outcome(
                     method=method,
@@ -132,11 +132,11 @@ def read_each(
 ) -> list[Evaluation]:
     """All together; a stream whose state cannot be used costs NaN, and changes no other."""
     try:
-        return read_together(evaluator, streams, advance)
+        return [part for parts in read_adapting(evaluator, streams, advance) for part in parts]
     except NonFiniteState:
         if len(streams) > 1:
             return [result for each in streams for result in read_each(evaluator, [each], advance)]
-        return [Evaluation.of(streams[0].passage, adapted=math.nan)]
+        return [Evaluation.of(streams[0].passages[0], adapted_nats=math.nan)]
 
 
 def _bits(results: Sequence[Evaluation]) -> Bits:

@@ -5,7 +5,6 @@ the machine meets all sides alike; medians over the rounds count. Texts are rand
 on them. Shape suffixes: T tokens of a segment, N rows, V vocabulary.
 """
 
-import copy
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.models import Subject
@@ -24,10 +22,8 @@ from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, reader_of
 from rlstm_model.adaptation.items import ObservedChunk, ScoreChunk, ScoredChunk
 from rlstm_model.config import ModelConfig
-from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.parameters import shapes
 from rlstm_model.torch_backend.backend import TorchBackend
-from rlstm_model.torch_backend.full import FullFastWeights
 
 SGEMM_SIZE = 2048
 
@@ -202,7 +198,7 @@ def sessions(evaluator: DynamicEvaluator, *, count: int, experts: int = 1) -> Wo
     A session of several ``experts`` has a frozen row.
     """
     segment = evaluator.segment
-    ids = _random(evaluator.backend.vocab_size, count + 1, segment)
+    ids = random_ids(evaluator.backend.vocab_size, count + 1, segment)
     *_, learned = evaluator.observe(evaluator.start(experts=experts, static=experts > 1), ids[-1])
     # All from one state: a state is a value, and each row gets its own copy of it.
     chunks = [evaluator.chunk(learned.state, own) for own in ids[:-1]]
@@ -216,7 +212,7 @@ def sessions(evaluator: DynamicEvaluator, *, count: int, experts: int = 1) -> Wo
 
 def one_session(evaluator: DynamicEvaluator) -> Work:
     """A segment of one session, which goes on and on."""
-    (ids,) = _random(evaluator.backend.vocab_size, 1, evaluator.segment)
+    (ids,) = random_ids(evaluator.backend.vocab_size, 1, evaluator.segment)
     state = evaluator.start(static=False)
 
     def work() -> int:
@@ -231,7 +227,7 @@ def one_session(evaluator: DynamicEvaluator) -> Work:
 def scoring(backend: Backend, *, bos_id: int, length: int, count: int) -> Work:
     """So many tokens of each of so many texts, scored with the weights as loaded."""
     reader = reader_of(backend, bos_id, logprobs_only=True)
-    texts = _random(backend.vocab_size, count, length)
+    texts = random_ids(backend.vocab_size, count, length)
     cursors = [reader.cursor] * count
 
     def work() -> int:
@@ -243,46 +239,7 @@ def scoring(backend: Backend, *, bos_id: int, length: int, count: int) -> Work:
     return work
 
 
-class EagerSession:
-    """A session as one would write it: tokens step by step, automatic differentiation, the rule by weight.
-
-    ``model`` is its own, whose weights follow the text.
-    """
-
-    def __init__(self, model: LanguageModel, full: Calibration, ids: Tensor | None = None) -> None:
-        """``ids`` ``[S + 1]`` is what is read over and over, each token predicting the next; else random."""
-        rule, segment = full.config, full.config.segment
-        device = model.embedding.input.device
-        if ids is None:
-            ids = torch.tensor(_random(model.config.vocab_size, 1, segment + 1)[0], device=device)
-        self.model = copy.deepcopy(model).requires_grad_(True)
-        self._read, self._targets = ids[:-1, None], ids[1:]
-        self._state = model.initial_state(1)
-        self._rate = rule.rate
-        self._weights = [weight for weight in self.model.parameters() if weight.numel()]
-        self._loaded = [weight.detach().clone() for weight in self._weights]
-        rms_P = torch.from_numpy(full.rms_P).to(self._loaded[0])
-        parts = [part for part in FullFastWeights(model).split(rms_P).values() if part.numel()]
-        mean = float(rms_P.double().mean())
-        self._scales = [part + rule.epsilon * mean for part in parts]
-        self._pulls = [(rule.decay / mean * part).clamp(max=1.0) for part in parts]
-
-    def __call__(self) -> int:
-        """A segment."""
-        state, features = self._state, []
-        for ids_1 in self._read:
-            feature, state = self.model.step(ids_1, state)
-            features.append(feature)
-        loss = functional.cross_entropy(self.model.logits(torch.cat(features)), self._targets)
-        gradients = torch.autograd.grad(loss, self._weights)
-        self._state = state.detach()
-        with torch.no_grad():
-            columns = (self._weights, self._loaded, gradients, self._scales, self._pulls)
-            for weight, loaded, gradient, scale, pull in zip(*columns, strict=True):
-                weight.sub_(self._rate * gradient / scale + pull * (weight - loaded))
-        return len(self._targets)
-
-
-def _random(vocabulary: int, count: int, length: int) -> list[list[int]]:
+def random_ids(vocabulary: int, count: int, length: int) -> list[list[int]]:
+    """So many texts of so many tokens."""
     drawn: list[list[int]] = np.random.default_rng(0).integers(vocabulary, size=(count, length)).tolist()
     return drawn

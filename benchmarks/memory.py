@@ -55,7 +55,7 @@ def bits_of(evaluator: DynamicEvaluator, passages: Sequence[Passage], kind: str)
     config = KINDS[kind]
     start = evaluator.start(experts=config.experts, static=config.static, adapt=config.adapt)
     with progress_bar(kind, sum(len(passage.ids) for passage in passages)) as advance:
-        read = read_each(evaluator, [Stream(passage, start) for passage in passages], advance)
+        read = read_each(evaluator, [Stream([passage], start) for passage in passages], advance)
     return {each.text: each.bits_per_byte(each.adapted_nats or math.nan) for each in read}
 
 

@@ -6,6 +6,7 @@ Shape suffixes: T time, B batch rows, H hidden units.
 import importlib
 import importlib.util
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,14 +17,15 @@ from torch import Tensor, nn
 from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
 from rlstm_model.checkpoint import load
 from rlstm_model.config import ModelConfig
+from rlstm_model.local import LocalModel
 from rlstm_model.network.dropout import NO_DROPOUT, DropoutMasks
 from rlstm_model.network.initialisation import initialise
 from rlstm_model.network.language_model import Embedding, LanguageModel
 from rlstm_model.network.stack import Stack
 from rlstm_model.network.state import State
+from rlstm_model.network.window import LayerWeights
 from rlstm_model.parameters import Parameters
 from rlstm_model.vocab import ByteVocab
-from rlstm_training.commands.choosing import calibrated_of
 from rlstm_training.evaluation.measurements import (
     Form,
     Measurements,
@@ -95,11 +97,6 @@ class _TorchStack(Stack):
         self._dropout = dropout
         self.lstm = nn.LSTM(config.hidden_size, config.hidden_size, config.num_layers)
 
-    def step(self, x_BH: Tensor, state: State) -> tuple[Tensor, State]:
-        """See :class:`Stack`."""
-        features_TBH, state = self.sequence(x_BH[None], state)
-        return features_TBH[0], state
-
     def sequence(
         self,
         x_TBH: Tensor,
@@ -107,9 +104,9 @@ class _TorchStack(Stack):
         masks: DropoutMasks = NO_DROPOUT,
         *,
         precision: torch.dtype | None = None,
-        wave: bool | None = None,
+        weights: Sequence[LayerWeights] | None = None,
     ) -> tuple[Tensor, State]:
-        """See :class:`Stack`. What precision and order are used is torch's own choice."""
+        """See :class:`Stack`. What precision is used is torch's own choice."""
         # Always in training mode, without which cuDNN has no backward pass; so it is the rate that changes.
         self.lstm.dropout = 0.0 if masks.cell is None else self._dropout
         # Whoever evaluates other weights points the parameters at them; cuDNN wants them in one piece.
@@ -166,7 +163,9 @@ class Subject(NamedTuple):
     def load(cls, name: str) -> "Subject":
         """A checkpoint. Raises CheckpointError, also where it cannot learn."""
         checkpoint = load(name)
-        return cls(checkpoint.name, checkpoint.parameters, calibrated_of(checkpoint), checkpoint.vocab.bos_id)
+        return cls(
+            checkpoint.name, checkpoint.parameters, LocalModel(checkpoint).calibrated, checkpoint.vocab.bos_id
+        )
 
     @classmethod
     def untrained(cls, hidden: int) -> "Subject":

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from benchmarks.cases import (
     Case,
-    EagerSession,
     Measured,
     Work,
     backend_on,
@@ -26,6 +25,7 @@ from benchmarks.cases import (
     scoring,
     sessions,
 )
+from benchmarks.eager import EagerSession
 from benchmarks.models import GPT2, Subject, TorchLSTM, gpt2, lstm_of_equal_size
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.state import EXPERT_RATES, ExpertConfig

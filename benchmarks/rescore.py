@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from rlstm_client.cli.wer import Costs, Errors, Judged, Weights, best, errors_of, interval, rate, tuned
+from rlstm_client.cli.wer import Costs, Errors, Judged, Weights, errors_of, interval, order, rate, tuned
 from rlstm_training.commands.console import AsJson, command, show_json, show_table
 from rlstm_training.corpora import corpora_folder
 
@@ -94,19 +94,24 @@ def rescored(lists: Lists, *options: str) -> list[Mapping[str, Any]]:
 
 def judged(rows: Sequence[Mapping[str, Any]], lists: Lists) -> list[Judged]:
     """The candidates of each list, and their errors."""
-    found = []
+    found: list[Judged] = []
     for row, one in zip(rows, lists, strict=True):
         costs = [
             Costs(own["given"], own["logprob"], own["static_logprob"], len(own["text"].split()))
             for own in row["candidates"]
         ]
-        found.append(Judged(costs, errors_of([own["text"] for own in row["candidates"]], one["reference"])))
+        found.append((costs, errors_of([own["text"] for own in row["candidates"]], one["reference"])))
     return found
 
 
 def frozen(lists: Sequence[Judged]) -> list[Judged]:
     """The same for a model that never learns: its weight of what was learned has nothing to weigh."""
-    return [one._replace(candidates=[own._replace(logprob=0.0) for own in one.candidates]) for one in lists]
+    return [([own._replace(logprob=0.0) for own in costs], errors) for costs, errors in lists]
+
+
+def chosen(lists: Sequence[Judged], weights: Weights) -> list[Errors]:
+    """The errors of the best candidates."""
+    return [errors[order(costs, weights)[0]] for costs, errors in lists]
 
 
 def compared(lists: Lists, weighed: int, options: Sequence[str]) -> Mapping[str, Any]:
@@ -114,13 +119,13 @@ def compared(lists: Lists, weighed: int, options: Sequence[str]) -> Mapping[str,
     first = judged(rescored(lists[:weighed], *options), lists[:weighed])
     weights = {"frozen": tuned(frozen(first)), "adapted": tuned(first)}
     values = zip(("--alpha", "--static-alpha", "--beta"), weights["adapted"], strict=True)
-    chosen = [part for option, value in values for part in (option, f"{value:g}")]
-    rest = judged(rescored(lists[weighed:], *options, *chosen), lists[weighed:])
+    given = [part for option, value in values for part in (option, f"{value:g}")]
+    rest = judged(rescored(lists[weighed:], *options, *given), lists[weighed:])
     errors: dict[str, list[Errors]] = {
-        "first pass": [one.errors[best(one.candidates, Weights(0.0))] for one in rest],
-        "frozen": [one.chosen(weights["frozen"]) for one in frozen(rest)],
-        "adapted": [one.chosen(weights["adapted"]) for one in rest],
-        "best there is": [min(one.errors) for one in rest],
+        "first pass": chosen(rest, Weights(0.0)),
+        "frozen": chosen(frozen(rest), weights["frozen"]),
+        "adapted": chosen(rest, weights["adapted"]),
+        "best there is": [min(counted) for _, counted in rest],
     }
     errors["adapted - frozen"] = [
         Errors(own.wrong - other.wrong, own.words)

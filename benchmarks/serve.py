@@ -23,7 +23,11 @@ from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.scheduler import SHARE
 from rlstm_server.engine.worker import ROWS
 from rlstm_server.errors import InvalidField, ServerError
-from rlstm_server.schemas.text import AdaptationRequest, EngineLimits, ScoreDetail
+from rlstm_server.schemas.text import (
+    AdaptationRequest,
+    ScoreDetail,
+)
+from rlstm_server.settings import Limits
 from rlstm_training.commands.choosing import rule_named
 from rlstm_training.commands.console import AsJson, Model, Threads, show_json, show_table
 
@@ -101,7 +105,7 @@ def serve(
         rows=rows,
         threads=threads or native.pool().threads,
         # One job of each session, all of them one tenant's.
-        queued_jobs=max(EngineLimits().queued_jobs, int(most / SHARE) + 1),
+        queued_jobs=max(Limits().queued_jobs, int(most / SHARE) + 1),
         cache_bytes=_cache_bytes(served, asked, most),
     )
     settings = {"model": model, "device": "cpu", "rows": rows, "threads": under.threads}

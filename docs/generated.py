@@ -112,9 +112,7 @@ def _row(cells: tuple[str, ...]) -> str:
 def command_help() -> Iterator[str]:
     """What ``--help`` of every command says."""
     for command in commands.COMMANDS:
-        yield from _help(command.name)
-        for part in command.parts:
-            yield from _help(command.name, part.name)
+        yield from _help(*command.name.split("."))
     for name in (
         "create",
         "append",

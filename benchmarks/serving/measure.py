@@ -18,7 +18,11 @@ from benchmarks.serving.targets import EngineTarget, HttpTarget, TimedMetrics
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.worker import SWITCH_SECONDS
-from rlstm_server.schemas.text import AdaptationRequest, EngineLimits, ScoreDetail
+from rlstm_server.schemas.text import (
+    AdaptationRequest,
+    ScoreDetail,
+)
+from rlstm_server.settings import Limits
 from rlstm_server.store.memory_store import MemoryStore
 
 Way = Literal["engine", "http"]
@@ -117,7 +121,7 @@ async def _engine(served: ServedModel, under: Conditions, plan: Plan) -> Measure
         Models(served),
         store,
         timed,
-        limits=EngineLimits(queued_jobs=under.queued_jobs),
+        limits=Limits(queued_jobs=under.queued_jobs),
         cache_bytes=under.cache_bytes,
         rows=under.rows,
         threads=under.threads,

@@ -9,11 +9,11 @@ import orjson
 
 from benchmarks.serving.load import Rounds
 from benchmarks.serving.process import rounds_of
+from rlstm_server.caller import Call
 from rlstm_server.engine.engine import Engine
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import AppendRequest, CreateSession
 from rlstm_server.schemas.text import AdaptationRequest, ScoreDetail
-from rlstm_server.schemas.wire import Call
 
 
 class RequestFailed(Exception):

@@ -17,7 +17,6 @@ file and the tensor, before anything is allocated for it. Nothing here can run c
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -34,6 +33,7 @@ from safetensors import SafetensorError
 from rlstm_model import hub, stored
 from rlstm_model import vocab as vocabularies
 from rlstm_model.config import ConfigError, ModelConfig
+from rlstm_model.files import replace_folder
 from rlstm_model.parameters import Parameters, shapes
 from rlstm_model.vocab import Vocab, VocabError
 
@@ -145,7 +145,7 @@ def save(
             _default_card(folder.name, config, vocab) if card is None else card, "utf-8"
         )
         staged.chmod(0o755)
-        _replace(folder, staged)
+        replace_folder(folder, staged)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder}: cannot be written ({error})") from error
     finally:
@@ -276,28 +276,3 @@ def _default_card(name: str, config: ModelConfig, vocab: Vocab) -> str:
         f"{config.num_layers} {config.cell.upper()} layers of {config.hidden_size} units, "
         f"{config.mogrifier_rounds} mogrifier rounds.\n"
     )
-
-
-def _replace(folder: Path, staged: Path) -> None:
-    """Put ``staged`` at ``folder``. A folder cannot be renamed over a full one: the old one steps aside."""
-    for path in (*staged.iterdir(), staged):
-        _sync(path)
-    aside = staged.with_name(staged.name + ".old")
-    if folder.is_dir():
-        folder.rename(aside)
-    try:
-        staged.rename(folder)
-    except OSError:
-        if aside.is_dir():
-            aside.rename(folder)
-        raise
-    _sync(folder.parent)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -28,7 +28,9 @@ class TokenScores:
     that the token was scored against; ``top_ids`` and ``top_logprobs`` ``[N, K]``, best first, or None.
     Where only log-probabilities were asked for, ranks are 0 and entropies NaN. Of a mixture with a memory,
     ``weights_logprobs`` are those of the weights alone, ``memory_logprobs`` of the expert that blends them
-    with the memory's counts; without a memory both are None.
+    with the memory's counts; without a memory both are None. ``space_logprobs`` are of white space in the
+    token's place: of all tokens together that begin with it (Pimentel & Meister 2024), and
+    ``static_space_logprobs`` the same under the weights as loaded; None where they were not asked for.
     """
 
     logprobs: Floats
@@ -38,6 +40,8 @@ class TokenScores:
     top_logprobs: Floats | None = None
     weights_logprobs: Floats | None = None
     memory_logprobs: Floats | None = None
+    space_logprobs: Floats | None = None
+    static_space_logprobs: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.logprobs)
@@ -71,6 +75,12 @@ class TokenScores:
 def at_least_the_floor(logprobs: NDArray[Any]) -> Floats:
     """Log-probabilities as they are answered: float32, between the floor and 0."""
     return np.asarray(np.clip(logprobs, LOGPROB_FLOOR, 0.0), np.float32)
+
+
+def of_any(log_probs_NV: Floats, ids: NDArray[np.intp]) -> Floats:
+    """The log-probability ``[N]`` that a token is one of ``ids``."""
+    with np.errstate(divide="ignore"):
+        return at_least_the_floor(np.log(np.exp(log_probs_NV[:, ids]).sum(1, dtype=np.float64)))
 
 
 def alternatives(log_probs_NV: Floats, top: int) -> tuple[NDArray[np.int64], Floats]:

@@ -58,10 +58,12 @@ class TokenBucket:
 class Quota:
     """What one key may use up; None is as much as it likes.
 
+    requests                      a second
     tokens, learned, generated    tokens a second that are read, learned from and generated
     sessions, stored_bytes        what its tenant may keep, however it came about
     """
 
+    requests: TokenBucket | None = None
     tokens: TokenBucket | None = None
     learned: TokenBucket | None = None
     generated: TokenBucket | None = None
@@ -73,14 +75,18 @@ UNLIMITED = Quota()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Caller:
-    """Who asks: the tenant that owns what is made, and the request's id for the log.
+class Call:
+    """Who asks, for which session, under which idempotency key, and at which version only.
 
     ``endpoint`` is the route's template from a closed set; it labels the queue-time metric. ``quota`` is what
-    the caller's key may use up.
+    the key may use up, ``after`` the id of the last event that the reader of a stream that broke off has.
     """
 
     tenant: str
     request_id: str
     endpoint: str = "unknown"
     quota: Quota = UNLIMITED
+    session: str = ""
+    key: str | None = None
+    if_match: int | None = None
+    after: str | None = None

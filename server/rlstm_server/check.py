@@ -6,32 +6,30 @@ One line a check. Each thing is tried as the server would use it; nothing is cha
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
+
+import typer
 
 from rlstm_model import native
 from rlstm_model.native.library import NativeUnavailable
 from rlstm_server.api.auth import load_keys
+from rlstm_server.app import find_device, load_models
 from rlstm_server.engine.models import numerics_id
 from rlstm_server.errors import ServerError, StartupError
-from rlstm_server.models_loading import find_device, load_models
 from rlstm_server.process import bound_socket, needed_files
-from rlstm_server.settings import Settings, load_settings
+from rlstm_server.settings import Durability, Settings, load_settings
 from rlstm_server.store.embedded import EmbeddedValkey, holder_of
-from rlstm_server.store.redis_check import (
-    Server,
-    check_functions,
-    check_settings,
-    find_concerns,
-    read_servers,
-)
+from rlstm_server.store.redis_check import check_functions, check_settings, find_concerns, read_servers
 from rlstm_server.store.redis_client import RedisLink
 from rlstm_server.telemetry import provider_of_environment
 
@@ -41,6 +39,7 @@ FULL: Final = 0.95
 """A disk of which so much is taken fills up before somebody looks again."""
 
 SKEW_SECONDS: Final = 2.0
+USER: Final = "deploy/redis shows a user with few rights, and TLS"
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -60,6 +59,19 @@ class Finding:
         return f"{self.status:<5} {self.name:<12} {' '.join(told.split())}"
 
 
+def report(findings: Iterable[Finding], *, as_json: bool = False) -> int:
+    """Print what every check found; 1 where something fails, while a warning alone is 0."""
+    found = []
+    for finding in findings:
+        found.append(finding)
+        if not as_json:
+            typer.echo(finding.line())
+    well = all(finding.status != "fail" for finding in found)
+    if as_json:
+        typer.echo(json.dumps({"ok": well, "checks": [asdict(finding) for finding in found]}))
+    return 0 if well else 1
+
+
 def check(**options: object) -> Iterator[Finding]:
     """Check one thing after the other with these options of `rlstm serve`."""
     try:
@@ -67,20 +79,37 @@ def check(**options: object) -> Iterator[Finding]:
     except StartupError as error:
         yield Finding("settings", "fail", error.detail, "set it right; `rlstm serve --help` names them")
         return
-    yield from _check_with(settings)
-
-
-def _check_with(settings: Settings) -> Iterator[Finding]:
     embedded = settings.redis_url is None and settings.durability != "memory"
     holder = holder_of(settings.data_dir) if embedded else None
     yield _check_device(settings)
     yield _check_port(settings, holder)
-    yield from _check_process(settings)
-    yield _check_keys(settings)
+    limit = "raise the limit (ulimit -n), or lower the setting"
+    yield _tried("open files", lambda: f"{needed_files(settings):,} at most", limit)
+    if settings.otel:
+        yield _tried("tracing", _trace)
+    if settings.audit_file is not None:
+        yield _tried("audit file", partial(_write_audit_file, settings.audit_file))
+    yield _tried("keys", partial(_read_keys, settings), "mend the file, or name another")
     if embedded:
         yield _check_folder(settings.data_dir)
-    yield from asyncio.run(_check_store(settings, holder))
+    if settings.redis_url is not None:
+        yield from check_shared(
+            settings.redis_url.get_secret_value(),
+            durability=settings.durability,
+            allow_weaker=settings.allow_weaker,
+            may_install=settings.install_functions,
+        )
+    else:
+        yield _check_own_store(settings, holder)
     yield from _check_models(settings)
+
+
+def _tried(name: str, work: Callable[[], str], advice: str = "") -> Finding:
+    """What is well, as `work` says, or fails as the server would refuse it."""
+    try:
+        return Finding(name, "ok", work())
+    except ServerError as error:
+        return Finding(name, "fail", error.detail, advice)
 
 
 def _check_device(settings: Settings) -> Finding:
@@ -91,9 +120,8 @@ def _check_device(settings: Settings) -> Finding:
     except NativeUnavailable as error:
         return Finding("device", "fail", str(error))
     except StartupError as error:
-        return Finding(
-            "device", "fail", str(error), "see nvidia-smi, install the extra gpu, or use --device cpu"
-        )
+        advice = "see nvidia-smi, install the extra gpu, or use --device cpu"
+        return Finding("device", "fail", error.detail, advice)
     if device == "cuda":
         return Finding("device", "ok", numerics_id(device))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -116,24 +144,22 @@ def _check_port(settings: Settings, holder: str | None) -> Finding:
     return Finding("port", "ok", f"{settings.host}:{settings.port} is free")
 
 
-def _check_process(settings: Settings) -> Iterator[Finding]:
-    """Whether its files can be opened, and OpenTelemetry's variables be used."""
+def _trace() -> str:
+    provider_of_environment().shutdown()
+    return "by OpenTelemetry"
+
+
+def _write_audit_file(path: Path) -> str:
     try:
-        yield Finding("open files", "ok", f"{needed_files(settings):,} at most")
-    except StartupError as error:
-        yield Finding("open files", "fail", error.detail, "raise the limit (ulimit -n), or lower the setting")
-    if settings.otel:
-        try:
-            provider_of_environment().shutdown()
-            yield Finding("tracing", "ok", "by OpenTelemetry")
-        except StartupError as error:
-            yield Finding("tracing", "fail", error.detail)
-    if (path := settings.audit_file) is not None:
-        try:
-            with path.open("a") if path.exists() else tempfile.TemporaryFile(dir=path.absolute().parent):
-                yield Finding("audit file", "ok", f"{path} can be written")
-        except OSError as error:
-            yield Finding("audit file", "fail", f"RLSTM_AUDIT_FILE: cannot write {path}: {error.strerror}")
+        with path.open("a") if path.exists() else tempfile.TemporaryFile(dir=path.absolute().parent):
+            return f"{path} can be written"
+    except OSError as error:
+        raise StartupError(f"RLSTM_AUDIT_FILE: cannot write {path}: {error.strerror}") from None
+
+
+def _read_keys(settings: Settings) -> str:
+    """Whether the keys can be used; none of them is told."""
+    return "none: this machine only" if load_keys(settings) is None else "callers must show one"
 
 
 def _check_folder(folder: Path) -> Finding:
@@ -160,15 +186,6 @@ def _nearest(folder: Path) -> Path:
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
-def _check_keys(settings: Settings) -> Finding:
-    """Whether the keys can be used; none of them is told."""
-    try:
-        ring = load_keys(settings)
-    except StartupError as error:
-        return Finding("keys", "fail", error.detail, "mend the file, or name another")
-    return Finding("keys", "ok", "none: this machine only" if ring is None else "callers must show one")
-
-
 def _check_models(settings: Settings) -> Iterator[Finding]:
     """Whether each model is there, whole, and calibrated, and whether all can be served together."""
     try:
@@ -186,87 +203,75 @@ def _check_models(settings: Settings) -> Iterator[Finding]:
             yield Finding("model", "warn", f"{said}, not calibrated", advice)
 
 
-async def _check_store(settings: Settings, holder: str | None) -> list[Finding]:
-    """Whether the store can be used and keeps what is promised; its settings and data stay as they are.
-
-    `holder` is the process of a server that has the data folder.
-    """
-    if settings.redis_url is not None:
-        return await _shared(settings, settings.redis_url.get_secret_value())
+def _check_own_store(settings: Settings, holder: str | None) -> Finding:
+    """Whether a store of its own can be used. `holder` is a server's process that has the data folder."""
     if settings.durability == "memory":
-        return [Finding("store", "warn", "none: sessions end with the server", "for tests only")]
+        return Finding("store", "warn", "none: sessions end with the server", "for tests only")
     if holder is not None:
         said = f"{settings.data_dir} is in use by process {holder}"
-        return [Finding("store", "warn", said, "a second server needs a --data-dir of its own")]
+        return Finding("store", "warn", said, "a second server needs a --data-dir of its own")
+    advice = "choose another --data-dir, or set RLSTM_REDIS_URL"
+    return _tried("store", lambda: asyncio.run(_embedded(settings.data_dir)), advice)
+
+
+async def _embedded(folder: Path) -> str:
+    """Run the embedded store on its folder or, while there is none, on one beside that goes again."""
+    named, folder, place = folder, folder.absolute(), _nearest(folder)  # noqa: ASYNC240 - nobody else waits
     try:
-        async with _embedded(settings.data_dir) as url:
-            server = (await _servers(url))[0]
-    except ServerError as error:
-        return [Finding("store", "fail", error.detail, "choose another --data-dir, or set RLSTM_REDIS_URL")]
+        with ExitStack() as stack:
+            if place != folder:
+                beside = tempfile.TemporaryDirectory(prefix=".rlstm-check-", dir=place)
+                folder = Path(stack.enter_context(beside))
+            store = EmbeddedValkey(folder)
+            try:
+                await store.start()
+                async with _linked(store.url) as link:
+                    (server,) = await read_servers(link)
+            finally:
+                await store.stop()
     except OSError as error:
-        said = f"the embedded store does not start ({error.strerror})"
-        return [Finding("store", "fail", said, "choose another --data-dir, or set RLSTM_REDIS_URL")]
-    return [Finding("store", "ok", f"embedded {server.product}, started and ended")]
+        raise StartupError(f"the data folder {named} cannot be used: {error.strerror}") from error
+    return f"embedded {server.product}, started and ended"
 
 
 @asynccontextmanager
-async def _embedded(folder: Path) -> AsyncIterator[str]:
-    """Run the embedded store on its folder or, while there is none, on one beside that goes again."""
-    folder, place = folder.absolute(), _nearest(folder)  # noqa: ASYNC240 - nobody else waits
-    if place == folder:
-        store, beside = EmbeddedValkey(folder), None
-    else:
-        beside = tempfile.TemporaryDirectory(prefix=".rlstm-check-", dir=place)
-        store = EmbeddedValkey(Path(beside.name))
-    try:
-        await store.start()
-        yield store.url
-    finally:
-        await store.stop()
-        if beside is not None:
-            beside.cleanup()
-
-
-async def _servers(url: str) -> list[Server]:
+async def _linked(url: str) -> AsyncIterator[RedisLink]:
     link = RedisLink(url, connections=1)
     try:
-        return await read_servers(link)
+        yield link
     finally:
         await link.close()
 
 
-async def _shared(settings: Settings, url: str) -> list[Finding]:
-    """Say of a store that servers share what `rlstm store check` says, and how far its clock is from ours."""
-    found = []
-    try:
-        link = RedisLink(url)
-        try:
+def check_shared(
+    url: str, *, durability: Durability, allow_weaker: bool = False, may_install: bool = False
+) -> list[Finding]:
+    """Whether servers would trust the store that they share, as the user of its address."""
+
+    async def found() -> list[Finding]:
+        async with _linked(url) as link:
             servers = await read_servers(link)
-            kept = await check_settings(
-                link, servers, wanted=settings.durability, allow_weaker=settings.allow_weaker
-            )
-            products = ", ".join(f"{server.product}, {server.replicas} replicas" for server in servers)
-            found.append(Finding("store", "ok", f"{products}; a change survives: {kept}"))
-            found.append(await _functions(link, settings))
-            found += [
-                Finding("store user", "warn", concern, "deploy/redis shows a user with few rights, and TLS")
-                for concern in await find_concerns(link)
+            kept = await check_settings(link, servers, wanted=durability, allow_weaker=allow_weaker)
+            told = [f"{server.name}: {server.product}, {server.replicas} replicas" for server in servers]
+            return [
+                Finding("store", "ok", f"{'; '.join(told)}; a change survives: {kept}"),
+                await _functions(link, may_install=may_install),
+                *[Finding("store user", "warn", one, USER) for one in await find_concerns(link)],
+                *await _clocks(link),
             ]
-            found += await _clocks(link)
-        finally:
-            await link.close()
+
+    try:
+        return asyncio.run(found())
     except ServerError as error:
-        found.append(
-            Finding("store", "fail", error.detail, "see `rlstm store check` and `rlstm store install`")
-        )
-    return found
+        advice = "deploy/redis shows how a store is set up"
+        return [Finding("store", "fail", error.detail, advice)]
 
 
-async def _functions(link: RedisLink, settings: Settings) -> Finding:
+async def _functions(link: RedisLink, *, may_install: bool) -> Finding:
     try:
         await check_functions(link)
     except StartupError as error:
-        if settings.install_functions:
+        if may_install:
             advice = "`rlstm serve` installs it at its start, if its user may; else `rlstm store install`"
             return Finding("functions", "warn", error.detail, advice)
         return Finding("functions", "fail", error.detail, "let an administrator run `rlstm store install`")
@@ -274,9 +279,10 @@ async def _functions(link: RedisLink, settings: Settings) -> Finding:
 
 
 async def _clocks(link: RedisLink) -> list[Finding]:
+    """How far the store's clock is from ours; nothing where its user may not ask."""
     try:
         replies = await link.call_all("TIME")
-    except ServerError:  # the user may not ask
+    except ServerError:
         return []
     apart = max(abs(time.time() - int(reply[0]) - int(reply[1]) / 1e6) for reply in replies.values())
     if apart > SKEW_SECONDS:

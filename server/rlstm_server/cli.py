@@ -11,13 +11,12 @@ import asyncio
 import contextlib
 import gc
 import inspect
-import json
 import math
-import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable
+from functools import partial
 from inspect import Parameter
+from types import FrameType
 from typing import Annotated, Literal, TypeVar, get_args, get_origin
 
 import typer
@@ -28,6 +27,7 @@ from rlstm_server.api.dependencies import Services
 from rlstm_server.api.stream import FRAME_BYTES
 from rlstm_server.app import EMBEDDED, create_app
 from rlstm_server.check import check as check_all
+from rlstm_server.check import report
 from rlstm_server.errors import StartupError
 from rlstm_server.logs import catch_stray_faults, configure_logs
 from rlstm_server.process import bound_socket, prepare
@@ -91,7 +91,7 @@ def serve(
     """Serve models whose sessions go on learning. Every option is also an environment variable RLSTM_*."""
     options["model"] = tuple(models) if models else None
     if check:
-        raise typer.Exit(_checked(options, as_json=as_json))
+        raise typer.Exit(report(check_all(**options), as_json=as_json))
     try:
         settings = load_settings(**options)
         configure_logs(settings.log_level, audit_file=settings.audit_file)
@@ -99,19 +99,6 @@ def serve(
     except StartupError as error:
         typer.echo(f"rlstm serve: {error.detail}", err=True)
         raise typer.Exit(1) from None
-
-
-def _checked(options: Mapping[str, object], *, as_json: bool) -> int:
-    """Print what every check found; 1 where something fails, while a warning alone is 0."""
-    found = []
-    for finding in check_all(**options):
-        found.append(finding)
-        if not as_json:
-            typer.echo(finding.line())
-    well = all(finding.status != "fail" for finding in found)
-    if as_json:
-        typer.echo(json.dumps({"ok": well, "checks": [asdict(finding) for finding in found]}))
-    return 0 if well else 1
 
 
 def run(settings: Settings) -> None:
@@ -129,67 +116,45 @@ def run(settings: Settings) -> None:
 
 
 async def _serve(app: FastAPI, config: uvicorn.Config, settings: Settings, bound: socket.socket) -> None:
-    catch_stray_faults(asyncio.get_running_loop())
-    task = asyncio.current_task()
-    ending = _Ending(on_early=task.cancel if task is not None else lambda: None)
-    with ending.handled(), contextlib.suppress(asyncio.CancelledError):
+    loop, starting = asyncio.get_running_loop(), asyncio.current_task()
+    catch_stray_faults(loop)
+    server = _Server(config)
+    server.on_signal = partial(loop.call_soon_threadsafe, starting.cancel if starting else server.end)
+    with server.capture_signals(), contextlib.suppress(asyncio.CancelledError):
         async with app.router.lifespan_context(app):
             _settle_memory()
             services: Services = app.state.services
-            server = _Server(config, on_started=lambda: typer.echo(_greeting(settings, services, bound)))
-            seconds = settings.limits.drain_seconds
-            ending.serve(lambda: server.end(asyncio.ensure_future(services.drain(seconds))))
+            server.greeting = _greeting(settings, services, bound)
+            server.drain = partial(services.engine.close, settings.limits.drain_seconds)
+            server.on_signal = partial(loop.call_soon_threadsafe, server.end)
             await server.serve(sockets=[bound])
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handling, which would end the process by the signal once it has drained."""
+    """uvicorn, whose own handling of a signal would end the process by it once it has drained.
 
-    def __init__(self, config: uvicorn.Config, *, on_started: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_started = on_started
-        self._draining: list[asyncio.Future[None]] = []
+    `on_signal` ends the start-up while there is nothing to drain, and drains later.
+    """
 
-    def end(self, draining: asyncio.Future[None]) -> None:
-        """Stop listening and wait for open work, which `draining` ends; the second time, do not wait."""
-        self._draining.append(draining)
+    on_signal: Callable[[], object]
+    drain: Callable[[], Awaitable[None]]
+    greeting = ""
+    _draining: asyncio.Future[None] | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Leave the signal to the event loop."""
+        self.on_signal()
+
+    def end(self) -> None:
+        """Stop listening and wait for open work, which the drain ends; the second time, do not wait."""
         self.force_exit = self.should_exit
         self.should_exit = True
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to us."""
-        yield
+        self._draining = self._draining or asyncio.ensure_future(self.drain())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
         await super().startup(sockets)
-        self._on_started()
-
-
-class _Ending:
-    """What SIGINT and SIGTERM do: end the start-up while there is nothing to drain, and drain later."""
-
-    def __init__(self, *, on_early: Callable[[], object]) -> None:
-        self._act: Callable[[], object] = on_early
-
-    def serve(self, drain: Callable[[], object]) -> None:
-        """From here on a signal drains."""
-        self._act = drain
-
-    @contextlib.contextmanager
-    def handled(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-
-        def act(*_: object) -> None:
-            loop.call_soon_threadsafe(self._act)
-
-        before = {number: signal.signal(number, act) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        typer.echo(self.greeting)
 
 
 def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:

@@ -11,7 +11,7 @@ the answer. No message ever repeats the caller's text.
 """
 
 import re
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 Applied = Literal["no", "yes", "unknown"]
 Fact = str | int | float | None
@@ -26,7 +26,7 @@ class ServerError(Exception):
 
     code           the name on the wire
     status         of the answer; `openai_status` under `/v1`, where that is another one
-    title          says the same for people, whatever the occasion
+    title          says the same for people, whatever the occasion: the docstring up to its first full stop
     rejection      names it in the metrics where nothing was worked on
     retry_seconds  what to wait before a repeat where the error itself does not know better
     settled        it leaves nothing to an earlier request with the same key either: that one was wrong in the
@@ -42,25 +42,16 @@ class ServerError(Exception):
     applied: Applied = "no"
     settled: bool = False
 
-    def __init_subclass__(
-        cls,
-        *,
-        status: int | None = None,
-        title: str | None = None,
-        openai_status: int | None = None,
-        rejection: Rejection | None = None,
-        retry_seconds: float | None = None,
-    ) -> None:
+    def __init_subclass__(cls, **said: Any) -> None:
         """Enter the class in the table; one without a status of its own is a group, or a special case."""
         super().__init_subclass__()
-        if status is None:
-            return
-        cls.code = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
-        cls.status, cls.openai_status = status, openai_status or status
-        cls.title = title or cls.title
-        cls.rejection = rejection or cls.rejection
-        cls.retry_seconds = retry_seconds or cls.retry_seconds
-        TABLE[cls.code] = cls
+        for name, value in said.items():
+            setattr(cls, name, value)
+        if "status" in said:
+            cls.code = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+            cls.title = (cls.__doc__ or cls.code).partition(".")[0]
+            cls.openai_status = said.get("openai_status", cls.status)
+            TABLE[cls.code] = cls
 
     def __init__(self, detail: str, /, **facts: Fact) -> None:
         super().__init__(detail)
@@ -82,126 +73,105 @@ class ServerError(Exception):
 # ---- the request is wrong ---------------------------------------------------------------------------------
 
 
-class InputError(ServerError):
+class InputError(ServerError, settled=True):
     """The request itself is wrong; the same request will always fail."""
 
-    settled = True
 
-
-class InvalidJson(InputError, status=400, title="The body is not strict JSON"):
+class InvalidJson(InputError, status=400):
     """The body is not strict JSON."""
 
 
-class InvalidText(InputError, status=400, title="The text is not text"):
-    """The text cannot be encoded: it holds a lone surrogate."""
+class InvalidText(InputError, status=400):
+    """The text is not text. It holds a lone surrogate."""
 
 
-class InvalidToken(InputError, status=400, title="A token id is outside the vocabulary"):
-    """A token id lies outside the vocabulary."""
+class InvalidToken(InputError, status=400):
+    """A token id is outside the vocabulary."""
 
 
-class MethodNotAllowed(InputError, status=405, title="The route does not take this method"):
-    """The route takes other methods, which the answer lists."""
+class MethodNotAllowed(InputError, status=405):
+    """The route does not take this method."""
 
 
-class ReceiveTimeout(InputError, status=408, title="The body did not arrive in time"):
+class ReceiveTimeout(InputError, status=408, settled=False):
     """The body did not arrive in time."""
 
-    settled = False
 
-
-class TooLarge(InputError, status=413, openai_status=400, title="Over a limit", rejection="too_large"):
-    """A limit was exceeded; the message names what was given and what is allowed."""
+class TooLarge(InputError, status=413, openai_status=400, rejection="too_large"):
+    """Over a limit. The message names what was given and what is allowed."""
 
     def __init__(self, what: str, given: int, limit: int) -> None:
-        super().__init__(
-            f"{what}: {given:,} given, at most {limit:,} allowed", field=what, given=given, limit=limit
-        )
-        self.what, self.given, self.limit = what, given, limit
+        said = f"{what}: {given:,} given, at most {limit:,} allowed"
+        super().__init__(said, field=what, given=given, limit=limit)
 
 
-class BodyTooLarge(TooLarge):
+class BodyTooLarge(TooLarge, openai_status=413):
     """The request has more bytes than any may have."""
-
-    openai_status = 413
 
     def __init__(self, given: int, limit: int) -> None:
         super().__init__("body bytes", given, limit)
 
 
-class UnsupportedMediaType(InputError, status=415, title="The content type is not supported"):
-    """The body is not declared as what the route reads."""
+class UnsupportedMediaType(InputError, status=415):
+    """The content type is not supported. The route reads another."""
 
 
-class InvalidField(InputError, status=422, openai_status=400, title="A field is wrong"):
-    """A named field has a value that cannot be used."""
+class InvalidField(InputError, status=422, openai_status=400):
+    """A field is wrong. It is named."""
 
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(detail, field=field)
-        self.field = field
 
 
-class IdempotencyMismatch(InputError, status=422, title="The key was used with another body"):
-    """The idempotency key was already used with a different body."""
+class IdempotencyMismatch(InputError, status=422):
+    """The key was used with another body."""
 
 
-class ImportRejected(InputError, status=422, title="The file cannot be imported"):
-    """The bytes are no exported session of a model that is served here."""
+class ImportRejected(InputError, status=422):
+    """The file cannot be imported. It is no session of a model that is served here."""
 
 
-class UpgradeRequired(InputError, status=426, title="This is reached over a WebSocket"):
-    """The route is reached over a WebSocket only, and this is a plain request."""
+class UpgradeRequired(InputError, status=426):
+    """A WebSocket is needed. The request is a plain one."""
 
 
 # ---- the caller may not -----------------------------------------------------------------------------------
 
 
-class AccessError(ServerError):
-    """The caller may not do this."""
+class Unauthorized(ServerError, status=401, rejection="auth"):
+    """A key is needed. No key, or a wrong one."""
 
 
-class Unauthorized(AccessError, status=401, title="A key is needed", rejection="auth"):
-    """No key, or a wrong one."""
+class Forbidden(ServerError, status=403, rejection="auth"):
+    """The key may not do this."""
 
 
-class Forbidden(AccessError, status=403, title="This key may not do this", rejection="auth"):
-    """The key is known but lacks the scope."""
-
-
-class RateLimited(
-    AccessError, status=429, title="Your quota is used up", rejection="rate", retry_seconds=1.0
-):
-    """The tenant's own quota is used up; pass `retry_after` in seconds."""
+class RateLimited(ServerError, status=429, rejection="rate", retry_seconds=1.0):
+    """Your quota is used up. Pass `retry_after` in seconds."""
 
 
 # ---- what a session says ----------------------------------------------------------------------------------
 
 
-class SessionError(ServerError):
-    """What a session, or its absence, answers."""
-
-
-class NotFound(SessionError, status=404, title="There is no such thing"):
-    """There is no such session, or it is somebody else's: the two look the same.
+class NotFound(ServerError, status=404, settled=True):
+    """There is no such thing. Or it is somebody else's: the two look the same.
 
     It never was, or ended so long ago that no key from then is known any more.
     """
-
-    settled = True
 
     def __init__(self, detail: str = "there is no such session") -> None:
         super().__init__(detail)
 
 
-class ModelNotFound(NotFound, status=404, title="There is no such model"):
-    """No model of this name is served; the sentence names those that are."""
+class ModelNotFound(NotFound, status=404):
+    """There is no such model. No model of this name is served; the sentence names those that are."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
-        self.facts = {"field": "model"}
+        self.facts["field"] = "model"
 
 
-class Gone(SessionError):
+class Gone(ServerError):
     """The session ended within the last 24 hours; `reason` says how, and makes it one of the two below."""
 
     def __new__(cls, reason: str) -> "Gone":
@@ -214,95 +184,74 @@ class Gone(SessionError):
         self.reason = reason
 
 
-class SessionDeleted(Gone, status=410, title="The session is gone"):
-    """The session was deleted."""
+class SessionDeleted(Gone, status=410):
+    """The session is gone. The session was deleted."""
 
 
-class SessionExpired(Gone, status=410, title="The session has expired"):
+class SessionExpired(Gone, status=410):
     """The session has expired."""
 
 
-class Conflict(SessionError, status=409, title="The session kept changing", rejection="conflict"):
-    """Other replicas changed the session each time this one tried."""
+class Conflict(ServerError, status=409, rejection="conflict"):
+    """The session kept changing. Other replicas changed the session each time this one tried."""
 
 
-class InFlight(
-    SessionError,
-    status=409,
-    title="The same key is being worked on",
-    rejection="conflict",
-    retry_seconds=1.0,
-):
-    """An operation with the same idempotency key is being worked on."""
+class InFlight(ServerError, status=409, rejection="conflict", retry_seconds=1.0):
+    """The same key is being worked on."""
 
 
-class SessionExists(SessionError, status=409, title="The name is taken"):
-    """Another live session of the tenant has this name."""
-
-    settled = True
+class SessionExists(ServerError, status=409, settled=True):
+    """The name is taken. Another live session of the tenant has this name."""
 
 
-class SnapshotExists(SessionError, status=409, title="The snapshot's name is taken"):
-    """The session has a snapshot of this name, of another version."""
-
-    settled = True
+class SnapshotExists(ServerError, status=409, settled=True):
+    """The snapshot's name is taken. The session has a snapshot of this name, of another version."""
 
 
-class ModelMismatch(SessionError, status=409, title="The session belongs to another model"):
-    """The stored state belongs to another model, vocabulary or calibration."""
+class ModelMismatch(ServerError, status=409):
+    """The session belongs to another model. Or to another vocabulary or calibration."""
 
 
-class VersionMismatch(
-    SessionError, status=412, title="The session is at another version", rejection="conflict"
-):
-    """The session is not at the version the caller named."""
-
-    settled = True
+class VersionMismatch(ServerError, status=412, rejection="conflict", settled=True):
+    """The session is at another version."""
 
     def __init__(self, wanted: int, current: int) -> None:
         super().__init__(f"the session is at version {current}, not {wanted}", wanted=wanted, version=current)
-        self.wanted, self.current = wanted, current
 
 
 # ---- not now ----------------------------------------------------------------------------------------------
 
 
-class SlowConsumer(ServerError, status=408, title="The reader did not keep up"):
-    """The reader of a stream did not take what was made for it; the work was ended."""
+class SlowConsumer(ServerError, status=408):
+    """The reader did not keep up. What was made for a stream was not taken; the work was ended."""
 
 
-class Unavailable(ServerError):
+class Unavailable(ServerError, retry_seconds=1.0):
     """Nothing is wrong with the request; the server cannot take it now."""
 
-    retry_seconds = 1.0
+
+class Overloaded(Unavailable, status=503, rejection="queue_full"):
+    """The server is busy. A bounded queue is full."""
 
 
-class Overloaded(Unavailable, status=503, title="The server is busy", rejection="queue_full"):
-    """A bounded queue is full."""
+class Draining(Unavailable, status=503, rejection="drain"):
+    """The server is going down."""
 
 
-class Draining(Unavailable, status=503, title="The server is going down", rejection="drain"):
-    """The server is shutting down and starts no new work."""
+class StoreUnavailable(Unavailable, status=503, rejection="store_down"):
+    """The store does not answer."""
 
 
-class StoreUnavailable(Unavailable, status=503, title="The store does not answer", rejection="store_down"):
-    """The session store does not answer."""
+class StoreFull(Unavailable, status=503, rejection="store_down"):
+    """The store is full. Live sessions are never dropped for new ones."""
 
 
-class StoreFull(Unavailable, status=503, title="The store is full", rejection="store_down"):
-    """The session store has no room for new sessions; live ones are never dropped for them."""
+class DurabilityNotReached(Unavailable, status=503, applied="yes"):
+    """Committed, but not as durably as asked."""
 
 
-class DurabilityNotReached(Unavailable, status=503, title="Committed, but not as durably as asked"):
-    """The change is committed, but not as durably as configured."""
-
-    applied: Applied = "yes"
-
-
-class OutcomeUnknown(ServerError, status=504, title="Whether it was applied is not known", retry_seconds=1.0):
-    """The store did not say whether the commit happened; repeat with the same key to learn it."""
-
-    applied: Applied = "unknown"
+class OutcomeUnknown(ServerError, status=504, retry_seconds=1.0, applied="unknown"):
+    """Whether it was applied is not known. A repeat with the same key tells."""
 
 
 # ---- a fault of ours --------------------------------------------------------------------------------------
@@ -312,20 +261,16 @@ class InternalFault(ServerError):
     """A fault of ours; the answer is a fixed body with the request id."""
 
 
-class StateCorrupt(InternalFault, status=500, title="The stored state cannot be used"):
-    """The stored state is damaged, or holds values that are not finite; nothing was applied."""
+class StateCorrupt(InternalFault, status=500):
+    """The stored state cannot be used. It is damaged, or not finite; nothing was applied."""
 
 
-class InternalError(InternalFault, status=500, title="A fault of the server"):
-    """An unexpected exception failed this request, and only this request; nobody knows how far it got."""
-
-    applied: Applied = "unknown"
+class InternalError(InternalFault, status=500, applied="unknown"):
+    """A fault of the server. It failed this request alone; nobody knows how far it got."""
 
     def __init__(self, detail: str = "an unexpected fault; it was logged with the request id") -> None:
         super().__init__(detail)
 
 
-class StartupError(ServerError):
+class StartupError(ServerError, code="startup"):
     """The server refuses to start; the sentence names the setting, file or address at fault."""
-
-    code = "startup"

@@ -71,23 +71,12 @@ class Metrics:
 
     def __init__(self, *, endpoints: Iterable[str] = ()) -> None:
         self.registry = CollectorRegistry()
-        self.endpoints = frozenset(endpoints) | {OTHER}
-        self._requests_metrics(sorted(self.endpoints))
+        self._requests_metrics(sorted({*endpoints, OTHER}))
         self._round_metrics()
         self._adaptation_metrics()
         self._session_metrics()
         self._store_metrics()
         self._process_metrics()
-
-    def endpoint(self, template: str | None) -> str:
-        """Give the label for a matched route template; `unknown` for anything outside the closed set."""
-        return template if template is not None and template in self.endpoints else OTHER
-
-    def request_finished(self, template: str | None, outcome: Outcome, seconds: float) -> None:
-        """Count one request that got its outcome after `seconds`."""
-        endpoint = self.endpoint(template)
-        self.requests.labels(endpoint, outcome).inc()
-        self.request_seconds.labels(endpoint).observe(seconds)
 
     def learned(self, tokens: int, *, adapted: float, static: float | None, **parts: float | None) -> None:
         """Add the log-probability of `tokens` tokens of a session, by each part that it has."""
@@ -128,10 +117,6 @@ class Metrics:
     def round_finished(self, seconds: float) -> None:
         """Count one round of the device, of a batch or a few."""
         self.round_seconds.observe(seconds)
-
-    def describe_build(self, **facts: str) -> None:
-        """Publish what runs here, a series a model: version, model, model_fingerprint, dtype, device."""
-        self.build.labels(**facts).set(1)
 
     def exposition(self) -> tuple[bytes, str]:
         """Write the registry in Prometheus' text form; answer it with its content type."""

@@ -113,7 +113,12 @@ class Limits(BaseModel):
     score_items: int = Field(default=256, ge=1, le=4096, description="Texts in one /score.")
     score_tokens: int = Field(default=2**21, ge=1, le=2**28, description="Tokens of all items of one /score.")
     score_numbers: int = Field(default=2**22, ge=1, le=2**28, description="Tokens x (1 + top) of one /score.")
-    append_tokens: int = Field(default=65_536, ge=1, le=2**17, description="Tokens of one append.")
+    append_tokens: int = Field(
+        default=65_536,
+        ge=1,
+        le=2**17,
+        description="Tokens of one append, of a prompt, and of all candidates of one session score.",
+    )
     note_bytes: int = Field(default=65_536, ge=1, le=2**17, description="UTF-8 of a session's note.")
     candidates: int = Field(default=256, ge=1, le=4096, description="Candidates of one session score.")
     generate_tokens: int = Field(
@@ -125,6 +130,13 @@ class Limits(BaseModel):
         le=2**20,
         description="Requests that wait for the device or are on it; one tenant may fill three quarters.",
     )
+    queued_operations_per_session: int = Field(
+        default=64, ge=1, le=2**16, description="Changes of one session that wait for each other."
+    )
+    reader_events: int = Field(
+        default=256, ge=1, le=2**20, description="Events that wait for the reader of a stream."
+    )
+    reader_bytes: int = Field(default=2**20, ge=1, le=2**30, description="What they may take.")
     ping_seconds: float = Field(
         default=10.0, gt=0, le=600, description="Silence of an event stream before a comment."
     )

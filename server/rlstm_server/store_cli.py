@@ -6,20 +6,14 @@ Sessions need a user who may do little; the function library is installed by one
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from rlstm_server.check import check_shared, report
 from rlstm_server.errors import ServerError, StartupError
 from rlstm_server.settings import Durability, load_settings
-from rlstm_server.store.redis_check import (
-    check_functions,
-    check_settings,
-    find_concerns,
-    install_functions,
-    read_servers,
-)
+from rlstm_server.store.redis_check import install_functions, read_servers
 from rlstm_server.store.redis_client import LIBRARY, RedisLink
 
 Url = Annotated[
@@ -34,14 +28,19 @@ Wanted = Annotated[str, typer.Option("--durability", help="fsync, or replica: a 
 
 def install(url: Url = None) -> None:
     """Install this release's function library on every primary; those of other releases stay."""
-    _run("install", _install(url or _known_url()))
+    try:
+        asyncio.run(_install(url or _known_url()))
+    except ServerError as error:
+        typer.echo(f"rlstm store install: {error.detail}", err=True)
+        raise typer.Exit(1) from None
 
 
 def check(url: Url = None, durability: Wanted = "fsync") -> None:
     """Say whether servers would trust the store, as the user of the address; change nothing."""
     if durability not in ("fsync", "replica"):
         raise typer.BadParameter("must be fsync or replica", param_hint="--durability")
-    _run("check", _check(url or _known_url(), "replica" if durability == "replica" else "fsync"))
+    wanted: Durability = "replica" if durability == "replica" else "fsync"
+    raise typer.Exit(report(check_shared(url or _known_url(), durability=wanted)))
 
 
 def _known_url() -> str:
@@ -64,27 +63,3 @@ async def _install(url: str) -> None:
         await link.close()
     for server in servers:
         typer.echo(f"{server.name}: {server.product}, {LIBRARY} installed")
-
-
-async def _check(url: str, wanted: Durability) -> None:
-    link = RedisLink(url)
-    try:
-        servers = await read_servers(link)
-        for server in servers:
-            typer.echo(f"{server.name}: {server.product}, {server.replicas} replicas")
-        durability = await check_settings(link, servers, wanted=wanted, allow_weaker=False)
-        await check_functions(link)
-        concerns = await find_concerns(link)
-    finally:
-        await link.close()
-    for concern in concerns:
-        typer.echo(f"warning: {concern}")
-    typer.echo(f"a change survives: {durability}")
-
-
-def _run(name: str, work: Coroutine[Any, Any, None]) -> None:
-    try:
-        asyncio.run(work)
-    except ServerError as error:
-        typer.echo(f"rlstm store {name}: {error.detail}", err=True)
-        raise typer.Exit(1) from None

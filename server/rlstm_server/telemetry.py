@@ -8,8 +8,7 @@ by OpenTelemetry's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_N
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from fastapi.telemetry import TelemetryConfig
 from opentelemetry.trace import SpanContext
@@ -18,7 +17,7 @@ from rlstm_server.errors import StartupError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+    from opentelemetry.sdk.trace.export import SpanExporter
 
 REQUEST_ID = "rlstm.request_id"
 SESSION_ID = "rlstm.session_id"
@@ -68,26 +67,14 @@ def provider_for(exporter: SpanExporter) -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    class Reducing(BatchSpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            super().on_end(_reduced(span))
+
     name = os.environ.get("OTEL_SERVICE_NAME", "rlstm")
     provider = TracerProvider(resource=Resource.create({"service.name": name}), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(cast("SpanExporter", _Reduced(exporter))))
+    provider.add_span_processor(Reducing(exporter))
     return provider
-
-
-class _Reduced:
-    """An exporter that passes on to another what may leave the process."""
-
-    def __init__(self, exporter: SpanExporter) -> None:
-        self._exporter = exporter
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        return self._exporter.export([_reduced(span) for span in spans])
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._exporter.force_flush(timeout_millis)
 
 
 def _reduced(span: ReadableSpan) -> ReadableSpan:

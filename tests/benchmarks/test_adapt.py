@@ -9,7 +9,7 @@ import torch
 from benchmarks import adapt as module
 from benchmarks.adapt import SINGLES, Method, Reader, adapt, mean, mixed, mixture_methods, share
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.evaluation import DynamicReading, evaluator_of, static_loss
+from rlstm_training.evaluation.evaluation import Stream, evaluator_of, read_adapting, static_loss
 
 BOS = 10
 
@@ -29,7 +29,8 @@ def test_each_number_is_that_of_its_session_alone(subject, network, passages):
         for method, outcome in reader.learning(methods).items():
             more = {"static": method.experts > 1, "experts": method.experts}
             for passage in passages:
-                alone = DynamicReading(evaluator, rate_scale=method.rate_scale, **more).read(passage)
+                start = evaluator.start(rate_scale=method.rate_scale, **more)
+                ((alone,),) = read_adapting(evaluator, [Stream([passage], start)])
                 bits = alone.bits_per_byte(alone.adapted_nats)
                 assert outcome.bits[passage.name] == pytest.approx(bits, abs=1e-6)
     frozen = reader.frozen()

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import cases, train
 from benchmarks.lone import EXPERTS, Lone
 from benchmarks.models import Subject
-from benchmarks.native import MANY, MAX, MIN, Finding, Targets, library, lone_findings, native
+from benchmarks.native import MANY, MAX, MIN, Finding, Targets, library, native
 from benchmarks.start import Followed
 
 
@@ -26,18 +26,6 @@ def test_a_finding_is_met_on_its_side_of_the_target():
     figures = {"name": "a", "value": 2.0, "absolute": {}}
     met = [Finding(bound=bound, target=t, **figures).met for bound in (MIN, MAX) for t in (1.0, 2.0, 3.0)]
     assert met == [True, True, False, False, True, True]
-
-
-def test_ratios_of_one_stream_are_taken_within_a_round():
-    """A machine ten times slower in one round changes no ratio; the product counts multiply-adds."""
-    fast = {"sgemm": 1e9, "learn, 1 thread": 100.0}
-    for task, speed in (("learn", 180.0), ("score", 400.0), ("generate", 90.0)):
-        fast |= {f"{task}, 2 threads": speed, f"{task}, HTTP": speed / 2, f"{task}, before": speed / 4}
-    slow = {name: value / 10 for name, value in fast.items()}
-    found = {one.name: one.value for one in lone_findings([fast, slow, slow], 3_000_000)}
-    assert [*found.values()] == pytest.approx([0.3, 1.8, 4.0, 4.0, 4.0, 0.5, 0.5, 0.5])
-    alone = [{name: value for name, value in fast.items() if "before" not in name}]
-    assert len(lone_findings(alone, 1)) == len(found) - 3
 
 
 @pytest.mark.parametrize(

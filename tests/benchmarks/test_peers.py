@@ -1,7 +1,6 @@
 """Cases and peers: what is measured is really done, on how many threads, and what the ratios are of."""
 
 import json
-import time
 
 import pytest
 import torch
@@ -9,17 +8,11 @@ import torch
 from benchmarks import cases as cases_module
 from benchmarks import peers as module
 from benchmarks.cases import (
-    Case,
-    EagerSession,
     Measured,
     Rate,
-    backend_on,
-    evaluator_of,
-    measure,
     multiply_adds,
-    one_session,
-    sessions,
 )
+from benchmarks.eager import EagerSession
 from benchmarks.peers import Conditions, main, peers, ratios
 from benchmarks.rows import rows
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
@@ -43,13 +36,6 @@ def found(subject):
         return peers(subject, subject.calibrated.choose(), under)
 
     return call
-
-
-@pytest.fixture
-def evaluator(subject):
-    """Dynamic evaluation by the default rule."""
-    rule = subject.calibrated.choose()
-    return evaluator_of(backend_on(CPU, subject, rule, 1), subject, rule)
 
 
 def test_each_does_what_it_says(found, subject):
@@ -80,25 +66,6 @@ def test_ratios_are_taken_within_a_round(found):
     assert (told[1]["slowest"], told[1]["tokens_per_second"], told[1]["fastest"]) == (6.0, 6.0, 60.0)
 
 
-def test_the_fastest_number_of_threads_counts(monkeypatch):
-    """Of those over which torch is to split its products; afterwards there are as many as before."""
-    speeds, clocks = {1: 5.0, 2: 9.0, 3: 7.0}, []
-
-    def rate(work, seconds, clock, device):
-        clocks.append(clock)
-        return speeds[torch.get_num_threads()]
-
-    monkeypatch.setattr(cases_module, "rate", rate)
-    before, case = torch.get_num_threads(), {"task": "learning", "work": lambda: 1, "operations": 1}
-    cases = [Case(name="ours", threads=(3,), **case), Case(name="eager", threads=(1, 2, 3), **case)]
-    measured = measure(cases, rounds=2, seconds=0, device=CPU)
-    assert measured.rounds == [{"ours": Rate(7.0, 3), "eager": Rate(9.0, 2)}] * 2
-    assert torch.get_num_threads() == before
-    measure([Case(name="alone", **case)], rounds=1, seconds=0, device=CPU)
-    # One thread's time is the processor's, which other work counts less to.
-    assert (clocks[0], clocks[-1]) == (time.perf_counter, time.process_time)
-
-
 def test_an_eager_session_learns_what_ours_learns(subject, network):
     """After a segment its weights are the slow ones plus the fast ones, decay and all."""
     full = subject.full_rule()
@@ -115,25 +82,6 @@ def test_an_eager_session_learns_what_ours_learns(subject, network):
     delta = torch.from_numpy(observed.state.delta_KP[0])
     torch.testing.assert_close(own - slow, delta, atol=1e-6, rtol=1e-3)
     assert not torch.equal(own, other)
-
-
-def test_sessions_have_learned_before_and_go_on(evaluator, monkeypatch):
-    """A row an expert, of which one is frozen; one session alone begins where its last segment ended."""
-    asked, run = [], cases_module.run_batch
-    monkeypatch.setattr(cases_module, "run_batch", lambda items: asked.extend(items) or run(items))
-    for experts in (1, 2, 4):
-        asked.clear()
-        assert sessions(evaluator, count=3, experts=experts)() == 3 * SEGMENT
-        assert len({chunk.ids for chunk in asked}) == 3
-        assert all(chunk.learns and chunk.state.delta_KP.any(1).all() for chunk in asked)
-        assert {chunk.state.expert_config.rows for chunk in asked} == {experts}
-    seen, observe = [], DynamicEvaluator.observe
-    monkeypatch.setattr(
-        DynamicEvaluator, "observe", lambda self, state, ids: seen.append(state) or observe(self, state, ids)
-    )
-    alone = one_session(evaluator)
-    assert [alone(), alone()] == [SEGMENT, SEGMENT]
-    assert [state.position for state in seen] == [0, SEGMENT]
 
 
 def test_the_command(checkpoint, type_command):

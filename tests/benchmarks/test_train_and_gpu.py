@@ -16,7 +16,7 @@ from rlstm_model.checkpoint import load
 from rlstm_model.config import ModelConfig
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.config import Averaging, Recipe
-from rlstm_training.evaluation.evaluation import DynamicReading, evaluator_of
+from rlstm_training.evaluation.evaluation import Stream, evaluator_of, read_adapting
 from rlstm_training.evaluation.measurements import Measurements, Setting
 from rlstm_training.recipes import RECIPES
 
@@ -118,7 +118,8 @@ def test_the_rate_is_of_those_tried_and_dynamic_is_the_library_s(recipe):
     assert tokens == len(material.test.ids)
     again = Measurements(trainer.model, material.texts.train, bos_id=10, statistics=STATISTICS)
     rule = again.under(Setting(rate=calibration.config.rate, segment=calibration.config.segment))
-    expected = DynamicReading(evaluator_of(trainer.model, rule, bos_id=10)).read(material.test)
+    evaluator = evaluator_of(trainer.model, rule, bos_id=10)
+    ((expected,),) = read_adapting(evaluator, [Stream([material.test], evaluator.start())])
     assert (static, adapted) == pytest.approx((expected.static_nats, expected.adapted_nats), rel=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Cutting text, gathering streams, adding answers up, and frames."""
+"""Cutting text, and adding answers up."""
 
 import json
 import math
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_client._appends import PIECE_BYTES, AppendPlan, PieceBuffer, combine, cut
+from rlstm_client._appends import PIECE_BYTES, AppendPlan, combine, cut
 from rlstm_client.errors import RequestError, UnreadableAnswerError
 from rlstm_client.models import AppendResult, Totals
 
@@ -38,27 +38,6 @@ def test_a_lone_surrogate_is_found() -> None:
     """Text that is no text is refused with its place, before a part of it is sent."""
     with pytest.raises(RequestError, match="at character 5000"):
         cut("a" * 5000 + "\ud83d", PIECE_BYTES)
-
-
-@given(st.lists(TEXTS), st.integers(1, 40), st.booleans())
-def test_a_gathered_stream_is_the_stream(texts: list[str], gather_bytes: int, hold_last: bool) -> None:
-    """Nothing is lost or empty, however texts come; the held last piece is marked as the last."""
-    buffer = PieceBuffer(gather_bytes, hold_last=hold_last)
-    early = [piece for text in texts for piece in buffer.feed(text)]
-    late = buffer.finish()
-
-    assert "".join([*early, *(piece for piece, _ in late)]) == "".join(texts)
-    assert all([*early, *(piece for piece, _ in late)])
-    if hold_last and any(texts):
-        assert [last for _, last in late] == [False] * (len(late) - 1) + [True]
-
-
-def test_a_gathered_stream_waits_for_enough() -> None:
-    """Short texts travel together; with 1 each travels at once."""
-    slow, quick = PieceBuffer(4, hold_last=False), PieceBuffer(1, hold_last=False)
-
-    assert [slow.feed("ab"), slow.feed("cd"), slow.feed("e")] == [[], ["abcd"], []]
-    assert [quick.feed("ab"), quick.feed("c")] == [["ab"], ["c"]]
 
 
 def answer_of(size: int, version: int = 1, **more: Any) -> AppendResult:

@@ -1,4 +1,4 @@
-"""Calls as values: what is sent, how answers are read, and when a call is sent again."""
+"""Calls as values: what is sent, and when a call is sent again."""
 
 import json
 from typing import Any
@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_client import _calls, errors
-from rlstm_client._calls import Call, Reply, Retries, answer, encode, repeatable
-from rlstm_client.errors import RequestError, UnreadableAnswerError
+from rlstm_client._calls import Call, Retries, encode, repeatable
+from rlstm_client.errors import RequestError
 from rlstm_client.models import ServerInfo
 
-JSON_TYPE = {"content-type": "application/json"}
 READ = _calls.get("/info", ServerInfo)
 WORK = _calls.score("a", {})
 CHANGE = _calls.append("s", {"text": "a"}, {})
@@ -21,10 +20,6 @@ KEPT = _calls.generate_in_session("s", {"commit": True})
 
 def call(**parts: Any) -> Call[Any]:
     return Call(**({"method": "POST", "path": "/x", "read": lambda data: data} | parts))
-
-
-def reply(status: int, content: bytes, headers: dict[str, str] | None = None) -> Reply:
-    return Reply(status=status, headers=JSON_TYPE if headers is None else headers, content=content)
 
 
 def test_members_that_are_none_are_not_sent() -> None:
@@ -58,26 +53,6 @@ def test_headers() -> None:
     assert "Content-Type" not in call().all_headers
     assert (keyed.keyed, call().keyed) == (True, False)
     assert call().request_id != call().request_id
-
-
-def test_answers_that_are_no_errors() -> None:
-    """JSON is parsed, plain text stays text, and 204 is nothing."""
-    assert answer(call(), reply(200, b'{"a": 1}')) == {"a": 1}
-    assert answer(call(), reply(200, b"up 1\n", {"content-type": "text/plain"})) == "up 1\n"
-    assert answer(call(), reply(204, b"", {})) is None
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [reply(200, b"{"), reply(200, b"\xff"), reply(302, b"{}"), reply(101, b""), reply(200, b"[" * 100_000)],
-)
-def test_answers_that_cannot_be_read(bad: Reply) -> None:
-    """Broken JSON or a redirect is an error of its own that keeps status and request id."""
-    made = call()
-    with pytest.raises(UnreadableAnswerError) as caught:
-        answer(made, bad)
-
-    assert (caught.value.status, caught.value.request_id) == (bad.status, made.request_id)
 
 
 def test_what_changes_a_session_carries_a_key_and_the_version_expected() -> None:

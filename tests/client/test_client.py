@@ -72,18 +72,18 @@ def test_operations(client: Any) -> None:
 def test_generate(client: Any) -> None:
     """Whole, and as events that come one by one and end with an end: the same text by the same seed."""
     whole = client.generate("a", seed=5, max_tokens=4)
-    *tokens, end = client.generate("a", seed=5, max_tokens=4, stream=True)
+    *tokens, end = client.generate_stream("a", seed=5, max_tokens=4)
 
     assert (whole.seed, len(whole.ids), whole.finish_reason) == (5, 4, "length")
     assert all(isinstance(token, TokenEvent) for token in tokens)
     assert "".join(token.text for token in tokens) == whole.text
     assert isinstance(end, EndEvent)
-    assert len([*client.generate("a", n=2, max_tokens=1, stream=True)]) == 4
+    assert len([*client.generate_stream("a", n=2, max_tokens=1)]) == 4
 
 
 def test_closing_a_stream_early(client: Any) -> None:
     """A closed stream gives no more events, and the client goes on working."""
-    events = client.generate("a", stream=True)
+    events = client.generate_stream("a")
     events.close()
 
     assert list(events) == []
@@ -143,15 +143,6 @@ def test_what_cannot_be_appended(session: Any, text: str, error: type[Exception]
     assert session.info().position == 0
 
 
-def test_a_stream_of_texts(session: Any, network: Any) -> None:
-    """Texts from an iterable are gathered into pieces and answered one by one; none make no request."""
-    assert list(session.append_stream([], final=True)) == []
-    answers = list(session.append_stream(iter(["ab", "", "cde", "f"]), gather_bytes=4, final=True))
-
-    assert [answer.position for answer in answers] == [5, 6]
-    assert [b'"final": true' in request.content for request in network.requests[-2:]] == [False, True]
-
-
 def test_ranking(session: Any) -> None:
     """Candidates keep their order and their ids; the best is the one of rank 1, also without adaptation."""
     session.append("the quick brown fox")
@@ -169,7 +160,7 @@ def test_ranking(session: Any) -> None:
 def test_generate_in_a_session(session: Any, network: Any) -> None:
     """Only what is kept carries a key and changes the session."""
     session.generate(max_tokens=2)
-    events = list(session.generate(stream=True, commit=True, max_tokens=3, temperature=0))
+    events = list(session.generate_stream(commit=True, max_tokens=3, temperature=0))
 
     assert (events[-1].position, session.info().position) == (3, 3)
     keyed = ["idempotency-key" in r.headers for r in network.requests if r.url.path.endswith("/generate")]

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -182,27 +181,6 @@ def test_a_key_may_be_as_long_for_a_long_text_as_for_a_short_one(session: Any) -
     assert session.append(LONG, idempotency_key="k" * 200, **READING).position == 96
 
 
-def texts(end: Exception | str) -> Iterator[str]:
-    """Some pieces, and then this."""
-    yield from ["\u00e9" * 48, "e" * 80]
-    if isinstance(end, Exception):
-        raise end
-    yield end
-
-
-@pytest.mark.parametrize("end", [OSError("the disk is gone"), "\ud800"])
-def test_a_stream_that_does_not_come_to_its_end_says_how_far_it_came(
-    session: Any, end: Exception | str
-) -> None:
-    """Whether its source fails or gives what is no text: it is told what is in the session."""
-    with pytest.raises((OSError, errors.RequestError)) as caught:
-        list(session.append_stream(texts(end), gather_bytes=32, **READING))
-    progress = vars(caught.value)["progress"]
-
-    assert progress == errors.AppendProgress(answer=None, characters=session.info().position - 48)
-    assert progress.characters > 48
-
-
 # ---- repeats whose scores are no longer stored ------------------------------------------------------------
 
 
@@ -278,14 +256,26 @@ def test_columns_that_are_too_short_are_no_answer(client: Any, session: Any, net
 # ---- streams of events ------------------------------------------------------------------------------------
 
 
-def test_a_refused_stream_is_refused_at_once(client: Any, network: Any) -> None:
-    """A wrong field is an error of the call, not of the first event; a proxy's page is no stream."""
+def test_a_stream_that_is_refused(client: Any, network: Any) -> None:
+    """A wrong field is an error in place of the first event; a proxy's page is no stream."""
     with pytest.raises(errors.InvalidFieldError) as caught:
-        client.generate("a", stream=True, top_p=7.0)
+        list(client.generate_stream("a", top_p=7.0))
     assert caught.value.facts["field"] == "top_p"
     network.answer(httpx.Response(200, headers={"content-type": "text/html"}, content=b"<p>"))
     with pytest.raises(errors.UnreadableAnswerError, match="not text/event-stream"):
-        client.generate("a", stream=True)
+        list(client.generate_stream("a"))
+
+
+def test_a_stream_may_be_cut_anywhere(client: Any, network: Any) -> None:
+    """Inside a character and at a line end; no other character ends a line, and a ping is no event."""
+    text = "é\u2028🙂\x85"
+    token = json.dumps({"text": text, "id": 1}, ensure_ascii=False)
+    sent = f"event: token\ndata: {token}\n\n".encode() + frame("end", finish_reason="stop")
+    whole = b": ping\r\n\r\n" + sent.replace(b"\n", b"\r\n")
+    network.answer(stream(*(whole[at : at + 1] for at in range(len(whole)))))
+    first, end = client.generate_stream("a")
+
+    assert (first.text, end.finish_reason) == (text, "stop")
 
 
 def test_a_stream_is_opened_again_before_its_first_event(
@@ -295,7 +285,7 @@ def test_a_stream_is_opened_again_before_its_first_event(
     overloaded = frame("error", type="overloaded", status=503, applied="no", detail="x", retry_after=1)
     network.lose("request")
     network.answer(stream(b": ping\n\n", cut=True), stream(overloaded))
-    assert len(list(client.generate("a", stream=True, max_tokens=3))) == 4
+    assert len(list(client.generate_stream("a", max_tokens=3))) == 4
     assert len({request.content for request in network.requests}) == 1
     assert len(waits) == 3
 
@@ -304,7 +294,7 @@ def test_a_stream_is_opened_again_before_its_first_event(
 def test_a_stream_is_never_repeated_after_its_first_event(client: Any, network: Any, cut: bool) -> None:
     """What has been seen cannot be unseen: a stream that breaks off is an error after what it gave."""
     network.answer(stream(frame("token", text="a", id=1), cut=cut))
-    events = iter(client.generate("a", stream=True))
+    events = iter(client.generate_stream("a"))
 
     assert next(events).text == "a"
     with pytest.raises(errors.NoAnswerError):
@@ -337,7 +327,7 @@ def breaking(events: int, last: bytes | None) -> Any:
 def test_a_kept_text_whose_stream_breaks_off_goes_on(session: Any, network: Any, last: bytes | None) -> None:
     """The same request with the same key asks for what comes after the last event; nothing comes twice."""
     network.faults.extend([breaking(3, last), breaking(2, last)])
-    events = list(session.generate(stream=True, commit=True, max_tokens=8, temperature=0.5, seed=3))
+    events = list(session.generate_stream(commit=True, max_tokens=8, temperature=0.5, seed=3))
     sent = [request for request in network.requests if request.url.path.endswith("/generate")]
 
     assert [event.step for event in events[:-1]] == list(range(8))
@@ -348,13 +338,13 @@ def test_a_kept_text_whose_stream_breaks_off_goes_on(session: Any, network: Any,
 
 def test_attempts_without_progress_are_bounded(session: Any, network: Any, waits: list[float]) -> None:
     """A server that never gets further is given up; each event that comes starts the count anew."""
-    options: dict[str, Any] = {"stream": True, "commit": True, "max_tokens": 8}
+    options: dict[str, Any] = {"commit": True, "max_tokens": 8}
     network.faults.extend([breaking(count, None) for count in (1, 0, 0, 1, 0, 0, 1)])
-    assert len(list(session.generate(**options))) == 9
+    assert len(list(session.generate_stream(**options))) == 9
     assert len(waits) == 7
     network.faults.extend([breaking(4, None)] + [breaking(0, None)] * 9)
     with pytest.raises(errors.ConnectionLostError):
-        list(session.generate(**options))
+        list(session.generate_stream(**options))
 
 
 @pytest.mark.parametrize(
@@ -371,7 +361,7 @@ def test_what_cannot_go_on_is_told(session: Any, network: Any, slug: str, status
     """A text that another request changed, took over or ended is not asked for again."""
     network.faults.append(breaking(3, problem(slug, status)))
     with pytest.raises(error) as caught:
-        list(session.generate(stream=True, commit=True, max_tokens=8))
+        list(session.generate_stream(commit=True, max_tokens=8))
     assert (caught.value.applied, caught.value.facts["version"]) == ("yes", 2)
 
 
@@ -380,13 +370,13 @@ def test_nothing_goes_on_that_could_come_twice(session: Any, network: Any, ids: 
     """Neither a text that the session does not keep, nor one whose events have no ids."""
     network.answer(stream(*([b"id: e0\n"] if ids else []), frame("token", text="a", id=1), cut=True))
     with pytest.raises(errors.ConnectionLostError):
-        list(session.generate(stream=True, commit=not ids))
+        list(session.generate_stream(commit=not ids))
 
 
 def test_a_break_after_the_end_is_none(session: Any, network: Any) -> None:
     """Once the end has come the text is whole, however the connection ends."""
     network.faults.append(breaking(9, None))
-    assert len(list(session.generate(stream=True, commit=True, max_tokens=3))) == 4
+    assert len(list(session.generate_stream(commit=True, max_tokens=3))) == 4
 
 
 # ---- files ------------------------------------------------------------------------------------------------

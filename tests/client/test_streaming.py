@@ -132,15 +132,17 @@ def streamed(request: pytest.FixtureRequest, url: str) -> Callable[..., list[Any
             else:
                 yield text
 
-    def stream(texts: Iterable[str | float], *, below: str = "", **settings: Any) -> list[Any]:
+    def stream(
+        texts: Iterable[str | float], *, below: str = "", final: bool = False, **settings: Any
+    ) -> list[Any]:
         given: dict[str, Any] = {"retries": Retries(attempts=3, first_wait_s=0.01), **settings}
         if request.param == "blocking":
             with Client(url + below, **given) as client:
-                return list(client.sessions.get(SESSION).stream(paused(texts)))
+                return list(client.sessions.get(SESSION).stream(paused(texts), final=final))
 
         async def collect() -> list[Any]:
             async with AsyncClient(url + below, **given) as client:
-                stream = client.sessions.get(SESSION).stream(paused_without_blocking(texts))
+                stream = client.sessions.get(SESSION).stream(paused_without_blocking(texts), final=final)
                 return [answer async for answer in stream]
 
         return asyncio.run(collect())
@@ -170,6 +172,20 @@ def test_what_was_not_acknowledged_is_sent_again(peer: Peer, streamed: Callable[
     assert len(streamed(["a", "b", "c"])) == 3
     assert peer.frames[1] == peer.frames[0][1:]
     assert len({request.path for request in peer.requests}) == 1
+
+
+def test_the_last_piece_ends_the_text(peer: Peer, streamed: Callable[..., list[Any]]) -> None:
+    """It waits for the next one, and is marked; texts travel as they are, but for empty and long ones."""
+    peer.steps = [peer.takes(4), peer.takes(0)]
+
+    assert len(streamed(["ab", "", "c" * 1_030, "d", ""], final=True)) == 4
+    assert [(len(frame["text"]), frame.get("final")) for frame in peer.frames[0]] == [
+        (2, None),
+        (1024, None),
+        (6, None),
+        (1, True),
+    ]
+    assert streamed([], final=True) == []
 
 
 def test_an_error_says_what_is_known(peer: Peer, streamed: Callable[..., list[Any]]) -> None:
@@ -279,18 +295,21 @@ def test_waiting_for_text_is_no_silence(peer: Peer, streamed: Callable[..., list
     assert len(peer.requests) == 1
 
 
-@pytest.mark.parametrize("raised", [KeyError("the texts' own"), KeyboardInterrupt()])
+@pytest.mark.parametrize("end", [KeyError("the texts' own"), KeyboardInterrupt(), "\ud800"])
 def test_whatever_ends_a_stream_tells_how_far_it_came(
-    peer: Peer, streamed: Callable[..., list[Any]], raised: BaseException
+    peer: Peer, streamed: Callable[..., list[Any]], end: BaseException | str
 ) -> None:
-    """As for appends: an error of the texts, or an interruption."""
+    """As for appends: an error of the texts, an interruption, or what is no text."""
 
     def texts() -> Iterator[str]:
         yield "some"
-        raise raised
+        if isinstance(end, str):
+            yield end
+        else:
+            raise end
 
     peer.steps = [peer.takes(1)]
-    with pytest.raises(type(raised)) as caught:
+    with pytest.raises(errors.RequestError if isinstance(end, str) else type(end)) as caught:
         streamed(texts())
 
     assert vars(caught.value)["progress"] == errors.AppendProgress(answer=None, characters=4, following=[])

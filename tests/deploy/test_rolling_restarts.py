@@ -45,7 +45,7 @@ class Reader:
         ids, steps = [], []
         seed = 1_000 * self.number + len(self.texts)
         options = {"max_tokens": TOKENS, "seed": seed, "commit": True, "idempotency_key": self._key(seed)}
-        async for event in await self.session.generate(stream=True, **options):
+        async for event in self.session.generate_stream(**options):
             if not isinstance(event, EndEvent):
                 ids.append(event.id)
                 steps.append(event.step)

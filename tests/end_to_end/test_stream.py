@@ -46,22 +46,15 @@ def told(socket):
     return json.loads(socket.recv(timeout=30))
 
 
-def whole(client, text, **options):
-    """The same text by plain appends, to a session of its own."""
-    session = client.sessions.create()
-    answers = list(session.append_stream([text], **options))
-    return session.info(), [bits for answer in answers for bits in answer.logprobs]
-
-
 def test_a_stream_is_the_same_as_appends(client):
     """Columns, position and totals: how a text travels changes none of them."""
     text = text_of(1_500)
-    info, logprobs = whole(client, text)
-    session = client.sessions.create()
+    plain, session = client.sessions.create(), client.sessions.create()
+    logprobs = plain.append(text).logprobs
     answers = list(session.stream([text[:10], "", text[10:]]))
-    assert [x for answer in answers for x in answer.logprobs] == logprobs
-    assert session.info().position == info.position == len(text.encode())
-    assert session.info().totals == info.totals
+    assert [x for answer in answers for x in answer.logprobs] == [*logprobs]
+    assert session.info().position == plain.info().position == len(text.encode())
+    assert session.info().totals == plain.info().totals
 
 
 def test_answers_come_while_the_text_goes_on(client):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from tests.gpu.recording import record
 from tests.model import drawn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -22,11 +23,8 @@ from rlstm_model.torch_backend.backend import TorchBackend
 from rlstm_model.torch_backend.graphs import (
     Capture,
     CudaGraphs,
-    GraphedReading,
     GraphedWeights,
     Graphs,
-    Recorded,
-    Run,
 )
 
 BOS, SEGMENT, VOCAB = 1, 6, 64
@@ -72,9 +70,7 @@ class Machine:
             return NativeBackend(self.parameters, calibration)
         backend = TorchBackend.of(self.parameters, calibration, device=self.device)
         if self.device == "cpu" and kind != "full":
-            weights = backend._weights
-            of = GraphedWeights if hasattr(weights, "learn") else GraphedReading
-            backend._weights = of(weights, Graphs(self.capture(), spared=0))
+            backend._weights = GraphedWeights(backend._weights, Graphs(self.capture(), spared=0))
         return backend
 
     def evaluator(self, kind: str, *, plain: bool = False) -> DynamicEvaluator:
@@ -104,19 +100,8 @@ def _gpu() -> Machine:
     return Machine("cuda", lambda: CudaGraphs(torch.device("cuda")), _no_waits, 192, 40)
 
 
-def _run_again(run: Run) -> Recorded:
-    """A recording by name only: a replay runs the function once more."""
-    results = run()
-
-    def replay() -> None:
-        for kept, computed in zip(results, run(), strict=True):
-            kept.copy_(computed)
-
-    return Recorded(replay, results)
-
-
 def _miniature() -> Machine:
-    return Machine("cpu", lambda: _run_again, _NoValues, 16, 9)
+    return Machine("cpu", lambda: record, _NoValues, 16, 9)
 
 
 @pytest.fixture(params=["miniature", pytest.param("gpu", marks=pytest.mark.gpu)])

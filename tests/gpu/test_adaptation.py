@@ -11,7 +11,7 @@ from rlstm_model.adaptation.evaluator import reader_of
 from rlstm_model.adaptation.items import DecodeStep, ScoreChunk
 from rlstm_model.network.state import State
 from rlstm_model.torch_backend.backend import TorchBackend
-from rlstm_model.torch_backend.graphs import GraphedReading, GraphedWeights, Graphs
+from rlstm_model.torch_backend.graphs import GraphedWeights, Graphs
 
 # Torch warns of compilers, and of looking for waits, in words of its own.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -121,7 +121,6 @@ def test_graphs_in_any_order_are_the_plain_way(machine, kind):
         delta = None if draw.random() < 0.3 else delta
         for found, expected in (
             (weights.read(delta, ids, state), plain.read(delta, ids, state)),
-            (weights.step(delta, ids[0], state), plain.step(delta, ids[0], state)),
             (way.learn(delta, ids, targets, losses, state) for way in (weights, plain)),
         ):
             for one, other in zip(_flat(found), _flat(expected), strict=True):
@@ -148,9 +147,6 @@ def test_nobody_waits_while_rows_are_read_and_learned_from(machine, kind):
 def test_graphs_are_a_gpus_own_way(machine):
     """Both backends use them there; on a CPU none is made."""
     on_gpu = machine.device == "cuda"
-    learning, reading = (
-        TorchBackend.of(machine.parameters, calibration, device=machine.device)._weights
-        for calibration in (machine.calibration("subspace"), None)
-    )
-    assert isinstance(learning, GraphedWeights) == on_gpu
-    assert isinstance(reading, GraphedReading) == on_gpu
+    for calibration in (machine.calibration("subspace"), None):
+        weights = TorchBackend.of(machine.parameters, calibration, device=machine.device)._weights
+        assert isinstance(weights, GraphedWeights) == on_gpu

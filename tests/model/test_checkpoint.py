@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from tests.model import drawn
 
-from rlstm_model import checkpoint, local, stored
+from rlstm_model import checkpoint, files, local, stored
 from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.checkpoint import CheckpointError, fingerprint, load, save
 from rlstm_model.vocab import ByteVocab, CharVocab, WordVocab
@@ -182,13 +182,13 @@ def test_a_failed_rename_puts_the_old_checkpoint_back(folder, model, monkeypatch
 
 def test_files_are_on_disk_before_the_folder_has_its_name(folder, model, monkeypatch):
     """Every file and the new folder are synced before the rename, the parent after it."""
-    synced, sync, old = [], checkpoint._sync, folder.stat().st_ino
+    synced, sync, old = [], files.sync, folder.stat().st_ino
 
     def recording(path):
         synced.append((path.name, folder.stat().st_ino == old))
         sync(path)
 
-    monkeypatch.setattr(checkpoint, "_sync", recording)
+    monkeypatch.setattr(files, "sync", recording)
     save(folder, model, CHARS)
     *before, last = synced
     assert {WEIGHTS, CONFIG, VOCAB, "README.md"} < {name for name, _ in before}

@@ -60,7 +60,7 @@ def test_a_lost_answer_is_asked_for_again(visit):
     [
         (413, "too_large", "Over a limit"),
         (409, "model_mismatch", "The session belongs to another model"),
-        (403, "forbidden", "This key may not do this"),
+        (403, "forbidden", "The key may not do this"),
         (500, "internal_error", "A fault of the server"),
     ],
 )

@@ -6,7 +6,6 @@ from rlstm_server.engine.engine import CACHE_BYTES
 from rlstm_server.engine.scheduler import SHARE
 from rlstm_server.engine.worker import ROWS
 from rlstm_server.errors import StartupError
-from rlstm_server.schemas.text import EngineLimits
 from rlstm_server.settings import Settings, load_settings
 
 
@@ -120,9 +119,8 @@ def test_secrets_do_not_show_in_a_printout():
 
 def test_a_server_has_the_engines_own_defaults():
     """What an engine does when it is told nothing is what a server tells it."""
-    settings, limits = Settings(), EngineLimits()
+    settings = Settings()
     assert (settings.rows, settings.cache_bytes) == (ROWS, CACHE_BYTES)
-    assert settings.limits.queued_jobs == limits.queued_jobs
 
 
 def test_a_thousand_sessions_of_one_tenant_may_ask_at_once():

@@ -76,7 +76,7 @@ def test_the_shipped_card_is_what_hubs_read():
 def test_a_licence_is_one_that_every_text_allows(licences, named, monkeypatch, toy_recipe):
     """Another, or none, is its owner's to choose."""
     found = dict(zip("abc", licences, strict=False))
-    monkeypatch.setattr(cards, "locate", lambda name, split, folder: SimpleNamespace(licence=found[name]))
+    monkeypatch.setattr(cards, "locate", lambda name, split: SimpleNamespace(licence=found[name]))
     recipe = toy_recipe(sources=tuple(Source(corpus=name, rows=1) for name in found))
     assert front_matter(model_card(recipe, steps=1, valid={}))["license"] == named
 

@@ -10,7 +10,7 @@ from rlstm_model.config import ModelConfig
 from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.config import Averaging
 from rlstm_training.evaluation.evaluation import striped_loss
-from rlstm_training.trainer import Trainer
+from rlstm_training.trainer import Trainer, make_optimizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -218,3 +218,13 @@ def test_a_mixture_of_softmaxes_is_trained(toy_recipe, toy_texts):
     losses = [trainer.advance() for _ in range(60)]
     assert sum(losses[-10:]) / 10 < losses[0] - 1.5
     assert all(weight.grad.any() for weight in trainer.model.embedding.mixture.parameters())
+
+
+@pytest.mark.parametrize("optimizer", ["radam", "adam"])
+def test_pitfall_13_no_weight_decay_outside_the_loss(toy_recipe, optimizer):
+    """L2 is part of the gradient: the optimiser itself lets a weight without gradient be."""
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = make_optimizer([weight], toy_recipe(optimizer=optimizer, l2=0.5))
+    weight.grad = torch.zeros(3)
+    optimizer.step()
+    assert weight.tolist() == [1.0] * 3

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlstm_model.checkpoint import CARD, CARD_FIELDS, Checkpoint, CheckpointError, StoredDtype, save
+from rlstm_model.files import replace_file
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import Vocab
-from rlstm_training.atomic import replace_text
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.published import PUBLISHED
 from rlstm_training.corpora.reading import locate
@@ -52,7 +52,6 @@ def model_card(
     steps: int,
     valid: Mapping[str, float],
     new_texts: Sequence[Mapping[str, Any]] = (),
-    folder: Path | None = None,
 ) -> str:
     """The card of a model trained by ``recipe``, in the form that model hubs read (YAML, then Markdown).
 
@@ -60,14 +59,14 @@ def model_card(
     were no longer what they had been. Raises CorpusError for a corpus that is gone.
     """
     model, corpora = recipe.model, recipe.corpora
-    data = "".join(_data_row(recipe, corpus, folder) for corpus in corpora)
+    data = "".join(_data_row(recipe, corpus) for corpus in corpora)
     results = "".join(f"| {_short(name)} | {bits:.3f} |\n" for name, bits in valid.items())
     later = "".join(
         f"\nOthers from step {change['step']:,} on: {', '.join(map(_short, change['texts']))}.\n"
         for change in new_texts
     )
     mogrifier = f"{model.mogrifier_rounds} mogrifier rounds of rank {model.mogrifier_rank or 'full'}"
-    return f"""{_front_matter(corpora, folder)}
+    return f"""{_front_matter(corpora)}
 
 # {recipe.name}
 
@@ -91,9 +90,9 @@ Bits per token of the beginning of each validation text, read in stripes:
 {results}"""
 
 
-def _front_matter(corpora: Sequence[str], folder: Path | None) -> str:
+def _front_matter(corpora: Sequence[str]) -> str:
     """What hubs index. Licence and language are named where those of every text are known."""
-    licences = [locate(corpus, "train", folder=folder).licence for corpus in corpora]
+    licences = [locate(corpus, "train").licence for corpus in corpora]
     fields = [
         f"license: {_licence(licences)}",
         *(["language: en"] if _ENGLISH.issuperset(corpora) else []),
@@ -139,7 +138,7 @@ def rewrite_card(checkpoint: Checkpoint, change: Callable[[str], str]) -> None:
     path = checkpoint.folder / CARD
     try:
         card = path.read_text("utf-8", errors="replace") if path.is_file() else ""
-        replace_text(path, change(card))
+        replace_file(path, change(card))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written ({error})") from error
 
@@ -216,9 +215,9 @@ def _table_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _data_row(recipe: Recipe, corpus: str, folder: Path | None) -> str:
+def _data_row(recipe: Recipe, corpus: str) -> str:
     forms = [f"{source.rows} {source.form}" for source in recipe.sources if source.corpus == corpus]
-    licence = locate(corpus, "train", folder=folder).licence
+    licence = locate(corpus, "train").licence
     return f"| {Path(corpus).name} | {', '.join(forms)} | {licence} |\n"
 
 

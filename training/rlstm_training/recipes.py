@@ -21,9 +21,9 @@ weights was.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlstm_model.config import ModelConfig
 from rlstm_model.network.dropout import DropoutRates
@@ -138,7 +138,7 @@ def subwords_small() -> Recipe:
 def subwords_base() -> Recipe:
     """Novels and Wikipedia, as people write prose and as these texts are published.
 
-    The corpora folder is one that ``python -m rlstm_training.corpora.prose`` has made. The rate stays, and
+    The corpora folder is one that ``training/prose.py`` of a checkout has made. The rate stays, and
     an average of the weights takes the place of its decay: so the run may end whenever its time is up. The
     shipped model had 6,500 steps of it, and then `subwords_base_cooldown`.
     """
@@ -195,41 +195,51 @@ def subwords_base_cooldown() -> Recipe:
 # The papers' tables of results.
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Row:
-    """A corpus at one size: what the runs of 2022 and of 2019 have in common, and what each has for itself.
+class _Of2019(NamedTuple):
+    """What the run of 2019 on the same corpus has for itself.
 
-    millions     of weights
-    layers_2019  where they differ
-    steps        of 2022, that is how often the training text is read
-    tuned_2019   the learning rate of 2019
-    batch_2019   rows and window
-    turn, turns  steps between two evaluations of 2019, and how many of them; the average of the weights
-                 begins at the latest after 0.8 of the run, or after ``patience`` turns without a better one
+    turn, turns  steps between two evaluations, and how many of them; the average of the weights begins at the
+                 latest after 0.8 of the run, or after ``patience`` turns without a better one
     """
 
-    corpus: str
-    vocab: VocabKind
-    millions: int
-    shape: ModelConfig
-    window: int
-    steps: int
-    samples: int = 1
     learning_rate: float
-    l2: float
-    dropout: DropoutRates
-    chrono_max: float
-    evaluate_every: int
-    validation_tokens: int
-    early_stopping: int = 0
-    jitter_lines: int = 100
-    tuned_2019: float
-    layers_2019: int = 2
-    softmaxes_2019: int = 1
-    batch_2019: tuple[int, int] = (64, 70)
+    rows: int = 64
+    window: int = 70
+    num_layers: int = 2
+    softmax_components: int = 1
     turn: int = 200
     turns: int = 1_000
     patience: int = 50
+
+    def run(self, recipe: Recipe) -> Recipe:
+        """Adam, tail averaging, one dropout sample, no Chrono.
+
+        Its LSTM layers read the one below each; the softmax reads the sum of all. The mixture of two
+        softmaxes on WikiText-2 had embeddings of 0.199 of the layers' width and a projection between; here
+        they have all of it, so that the layers are narrower for the same weights.
+        """
+        steps = self.turn * self.turns
+        return replace(
+            recipe,
+            model=replace(
+                recipe.model,
+                cell="lstm",
+                stacking="skip",
+                num_layers=self.num_layers,
+                softmax_components=self.softmax_components,
+            ),
+            sources=(replace(recipe.sources[0], rows=self.rows),),
+            window=self.window,
+            steps=steps,
+            optimizer="adam",
+            learning_rate=self.learning_rate,
+            dropout_samples=1,
+            chrono_max=None,
+            averaging=Averaging(kind="tail", patience=self.patience, latest=steps * 4 // 5),
+            evaluate_every=self.turn,
+            early_stopping=0,
+            divergence_resets=0,
+        )
 
 
 def steps_of(epochs: int, tokens: int, window: int) -> int:
@@ -241,14 +251,28 @@ def _rates(embedding: float, cell: float, state: float, output: float) -> Dropou
     return DropoutRates(input=embedding, cell=cell, state=state, output=output)
 
 
+def _of_2022(corpus: str, vocab: VocabKind, shape: ModelConfig, **settings: Any) -> Recipe:
+    """The RLSTM's run on a corpus, for any size and name."""
+    return Recipe(
+        name=corpus,
+        model=shape,
+        vocab=vocab,
+        sources=(Source(corpus=corpus, rows=ROWS_2022),),
+        loss_scale="sum_over_time",
+        clip_norm=10.0,
+        averaging=Averaging(kind="two_tailed"),
+        checkpoint_every=500,
+        **{"jitter_lines": 100, **settings},
+    )
+
+
 # The vocabulary is all 256 bytes, so that a model reads any text; the papers had the 205 that occur in
 # enwik8, and one for the unknown. The 50 more cost some 100,000 weights and no bits once it has learned that
 # they never come.
-_ENWIK8 = _Row(
-    corpus="enwik8",
-    vocab="bytes",
-    millions=48,
-    shape=_shape(256, 6, 6, 79),
+_ENWIK8 = _of_2022(
+    "enwik8",
+    "bytes",
+    _shape(256, 6, 6, 79),
     window=256,
     steps=steps_of(200, 90 * MILLION, 256),
     learning_rate=2e-3,
@@ -258,89 +282,79 @@ _ENWIK8 = _Row(
     evaluate_every=2_000,
     validation_tokens=500_000,
     early_stopping=50,
-    tuned_2019=1.02e-3,
-    layers_2019=4,
-    batch_2019=(128, 500),
-    turn=400,
-    turns=100,
-    patience=10,
 )
 _ENWIK8_96M = replace(
     _ENWIK8,
-    millions=96,
-    shape=_shape(256, 6, 5, 61),
+    model=_shape(256, 6, 5, 61),
     learning_rate=2.25e-3,
     l2=4.4e-5,
     dropout=_rates(0.016, 0.138, 0.165, 0.288),
-    tuned_2019=2.25e-3,
 )
+_ENWIK8_2019 = _Of2019(1.02e-3, 128, 500, num_layers=4, turn=400, turns=100, patience=10)
 
 
-def _on_text8(row: _Row) -> _Row:
+def _on_text8(recipe: Recipe) -> Recipe:
     """enwik8's run on 27 letters and spaces, line end and unknown. One line: its read heads cannot jitter."""
-    shape = replace(row.shape, vocab_size=29)
-    return replace(row, corpus="text8", vocab="characters", shape=shape, jitter_lines=0)
+    model, sources = replace(recipe.model, vocab_size=29), (Source(corpus="text8", rows=ROWS_2022),)
+    return replace(recipe, model=model, vocab="characters", sources=sources, jitter_lines=0)
 
 
-_ROWS: Mapping[str, _Row] = {
-    "ptb-words-24m": _Row(
-        corpus="ptb-words",
-        vocab="words",
-        millions=24,
-        shape=_shape(10_000, 2, 5, 84, tie_embeddings=True),
-        window=70,
-        steps=steps_of(400, 929_589, 70),
-        samples=8,
-        learning_rate=2.3e-3,
-        l2=2.52e-4,
-        dropout=_rates(0.729, 0.291, 0.387, 0.716),
-        chrono_max=math.e**3,
-        evaluate_every=1_000,
-        validation_tokens=80_000,
-        tuned_2019=2.3e-3,
+_ROWS: Mapping[str, tuple[Recipe, _Of2019 | None]] = {
+    "ptb-words-24m": (
+        _of_2022(
+            "ptb-words",
+            "words",
+            _shape(10_000, 2, 5, 84, tie_embeddings=True),
+            window=70,
+            steps=steps_of(400, 929_589, 70),
+            dropout_samples=8,
+            learning_rate=2.3e-3,
+            l2=2.52e-4,
+            dropout=_rates(0.729, 0.291, 0.387, 0.716),
+            chrono_max=math.e**3,
+            validation_tokens=80_000,
+        ),
+        _Of2019(2.3e-3),
     ),
     # The rates come from a baseline of narrower embeddings and two softmaxes.
-    "wikitext-2-35m": _Row(
-        corpus="wikitext-2",
-        vocab="words",
-        millions=35,
-        shape=_shape(33_278, 2, 6, 48, tie_embeddings=True),
-        window=70,
-        steps=steps_of(250, 2_088_628, 70),
-        samples=4,
-        learning_rate=3e-3,
-        l2=1.9e-4,
-        dropout=_rates(0.547, 0.199, 0.221, 0.348),
-        chrono_max=math.e**3,
-        evaluate_every=1_000,
-        validation_tokens=220_000,
-        tuned_2019=3.29e-3,
-        softmaxes_2019=2,
+    "wikitext-2-35m": (
+        _of_2022(
+            "wikitext-2",
+            "words",
+            _shape(33_278, 2, 6, 48, tie_embeddings=True),
+            window=70,
+            steps=steps_of(250, 2_088_628, 70),
+            dropout_samples=4,
+            learning_rate=3e-3,
+            l2=1.9e-4,
+            dropout=_rates(0.547, 0.199, 0.221, 0.348),
+            chrono_max=math.e**3,
+            validation_tokens=220_000,
+        ),
+        _Of2019(3.29e-3, softmax_components=2),
     ),
     # 50 symbols, line end among them, and the unknown character; 100 epochs or 20,000 steps.
-    "ptb-characters-24m": _Row(
-        corpus="ptb-characters",
-        vocab="characters",
-        millions=24,
-        shape=_shape(51, 2, 4, 24),
-        window=200,
-        steps=20_000,
-        samples=4,
-        learning_rate=3e-3,
-        l2=2.56e-4,
-        dropout=_rates(0.279, 0.074, 0.171, 0.235),
-        chrono_max=math.e**4,
-        evaluate_every=250,
-        validation_tokens=400_000,
-        tuned_2019=3.74e-3,
-        batch_2019=(64, 150),
-        turns=500,
-        patience=25,
+    "ptb-characters-24m": (
+        _of_2022(
+            "ptb-characters",
+            "characters",
+            _shape(51, 2, 4, 24),
+            window=200,
+            steps=20_000,
+            dropout_samples=4,
+            learning_rate=3e-3,
+            l2=2.56e-4,
+            dropout=_rates(0.279, 0.074, 0.171, 0.235),
+            chrono_max=math.e**4,
+            evaluate_every=250,
+            validation_tokens=400_000,
+        ),
+        _Of2019(3.74e-3, window=150, turns=500, patience=25),
     ),
-    "enwik8-48m": _ENWIK8,
-    "enwik8-96m": _ENWIK8_96M,
-    "text8-48m": _on_text8(_ENWIK8),
-    "text8-96m": _on_text8(_ENWIK8_96M),
+    "enwik8-48m": (_ENWIK8, _ENWIK8_2019),
+    "enwik8-96m": (_ENWIK8_96M, _ENWIK8_2019._replace(learning_rate=2.25e-3)),
+    "text8-48m": (_on_text8(_ENWIK8), None),
+    "text8-96m": (_on_text8(_ENWIK8_96M), None),
 }
 
 PUBLISHED: Mapping[str, tuple[float, float]] = {
@@ -368,64 +382,15 @@ PUBLISHED: Mapping[str, tuple[float, float]] = {
 
 
 def _published(name: str) -> Recipe:
-    """The run of a published row, of either paper."""
-    row_name, _, cell = name.removesuffix("-2019").rpartition("-")
-    row = _ROWS[row_name]
-    of_2019 = cell == "mogrifier"
-    shape = _shape_of_2019(row) if of_2019 else replace(row.shape, cell="lstm" if cell == "lstm" else "rlstm")
-    rows, window = row.batch_2019 if of_2019 else (ROWS_2022, row.window)
-    recipe = Recipe(
-        name=name,
-        # An LSTM's layers are narrower for as many weights.
-        model=shape.with_budget(row.millions * MILLION),
-        vocab=row.vocab,
-        sources=(Source(corpus=row.corpus, rows=rows),),
-        jitter_lines=row.jitter_lines,
-        window=window,
-        steps=row.steps,
-        learning_rate=row.learning_rate,
-        loss_scale="sum_over_time",
-        l2=row.l2,
-        clip_norm=10.0,
-        dropout=row.dropout,
-        dropout_samples=row.samples,
-        reset_probability=0.01,
-        chrono_max=row.chrono_max,
-        averaging=Averaging(kind="two_tailed"),
-        evaluate_every=row.evaluate_every,
-        validation_tokens=row.validation_tokens,
-        early_stopping=row.early_stopping,
-        checkpoint_every=500,
-    )
-    return _as_in_2019(recipe, row) if of_2019 else recipe
-
-
-def _shape_of_2019(row: _Row) -> ModelConfig:
-    """LSTM layers, each reading the one below it; the softmax reads the sum of all.
-
-    The mixture of two softmaxes on WikiText-2 had embeddings of 0.199 of the layers' width and a projection
-    between; here they have all of it, so that the layers are narrower for the same weights.
-    """
-    layers, softmaxes = row.layers_2019, row.softmaxes_2019
-    shape = replace(row.shape, cell="lstm", stacking="skip", num_layers=layers)
-    return replace(shape, softmax_components=softmaxes)
-
-
-def _as_in_2019(recipe: Recipe, row: _Row) -> Recipe:
-    """What differs from 2022 beside shape and batch: Adam, tail averaging, one dropout sample, no Chrono."""
-    steps = row.turn * row.turns
-    return replace(
-        recipe,
-        steps=steps,
-        optimizer="adam",
-        learning_rate=row.tuned_2019,
-        dropout_samples=1,
-        chrono_max=None,
-        averaging=Averaging(kind="tail", patience=row.patience, latest=steps * 4 // 5),
-        evaluate_every=row.turn,
-        early_stopping=0,
-        divergence_resets=0,
-    )
+    """The run of a published row, of either paper, as wide as its weights allow."""
+    row, _, cell = name.removesuffix("-2019").rpartition("-")
+    recipe, of_2019 = _ROWS[row]
+    if cell == "lstm":
+        recipe = replace(recipe, model=replace(recipe.model, cell="lstm"))
+    elif cell == "mogrifier" and of_2019 is not None:
+        recipe = of_2019.run(recipe)
+    weights = int(row.rpartition("-")[2].removesuffix("m")) * MILLION
+    return replace(recipe, name=name, model=recipe.model.with_budget(weights))
 
 
 # The ablation: a baseline with every part of the method, and runs that differ from it by one part.

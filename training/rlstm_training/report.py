@@ -23,7 +23,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from rlstm_training.atomic import replace_text
+from rlstm_model.files import replace_file
 from rlstm_training.commands.console import AsJson, command, show_json
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.published import transformers
@@ -440,7 +440,7 @@ def write(runs: Sequence[Run], groups: Sequence[Group], problems: Sequence[Probl
         figure=figure,
         fenced=_fenced,
     )
-    replace_text(path, page)
+    replace_file(path, page)
 
 
 def _shown(value: Any, *, markdown: bool) -> Any:

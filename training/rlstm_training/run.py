@@ -12,7 +12,6 @@ and the best that each of them knows of: a run that goes on from either finds th
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rlstm_training.atomic import partial_of, replace_text
+from rlstm_model.files import partial_of, replace_file, replace_folder, sync
 from rlstm_training.config import Recipe
 
 RECIPE, METRICS = "recipe.json", "metrics.jsonl"
@@ -75,7 +74,7 @@ class RunDirectory:
             folder.mkdir(parents=True, exist_ok=True)
             run._acquire()
             if not run._recipe_path.exists():
-                replace_text(run._recipe_path, json.dumps(recipe.to_json(), indent=1))
+                replace_file(run._recipe_path, json.dumps(recipe.to_json(), indent=1))
         except OSError as error:
             raise RunError(f"{folder}: cannot be used ({error.strerror})") from error
         try:
@@ -127,7 +126,7 @@ class RunDirectory:
         """
         kept = [json.dumps(record) + "\n" for record in self.metrics() if record["step"] <= step]
         try:
-            replace_text(self._metrics_path, "".join(kept))
+            replace_file(self._metrics_path, "".join(kept))
             for newer in self.saved_steps():
                 if newer > step:
                     shutil.rmtree(self._checkpoints / str(newer))
@@ -143,7 +142,7 @@ class RunDirectory:
         Raises RunError when the disk refuses: the checkpoints before stay as they are.
         """
         place = self._checkpoints / str(step)
-        beside = self._checkpoints / f"{step}.partial"
+        beside = partial_of(place)
         try:
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir(parents=True)
@@ -151,11 +150,9 @@ class RunDirectory:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, weights)
             known = {"step": step, "best_step": best_step, "sha256": _sha256(weights)}
             (beside / "run.json").write_text(json.dumps({**known, **header}))
-            for path in (*beside.iterdir(), self._metrics_path):
-                _sync(path)
-            shutil.rmtree(place, ignore_errors=True)
-            beside.rename(place)
-            _sync(self._checkpoints)
+            if self._metrics_path.exists():
+                sync(self._metrics_path)
+            replace_folder(place, beside)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(beside, ignore_errors=True)
             raise RunError(f"{place}: cannot be written, older checkpoints stay ({error})") from error
@@ -263,13 +260,3 @@ class RunDirectory:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    if not path.exists():
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

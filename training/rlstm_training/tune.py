@@ -34,8 +34,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
+from rlstm_model.files import replace_file
 from rlstm_model.network.dropout import DropoutRates
-from rlstm_training.atomic import replace_text
 from rlstm_training.batches import Texts
 from rlstm_training.commands.console import (
     AsJson,
@@ -309,7 +309,7 @@ class Study:
         ended = [result for result in self.results() if result.outcome in get_args(End)]
         best = ended[0] if ended and ended[0].outcome == "done" else None
         if best is not None:
-            replace_text(self.best_recipe, json.dumps(best.recipe.to_json(), indent=1))
+            replace_file(self.best_recipe, json.dumps(best.recipe.to_json(), indent=1))
         for result in ended:
             if result != best:
                 # The headers stay: they say that the run has ended.

@@ -19,11 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
-
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
+from typing import Self
 
 from rlstm_client import AppendResult, Client, RLSTMError, Session
 from rlstm_client.texts import TextError, read
@@ -125,77 +121,14 @@ class Row:
         """Bits that learning saved."""
         return self.static - self.adapted
 
-    def cells(self) -> tuple[str, str, str]:
-        """Return static and adapted bits per byte, and what was saved in per cent."""
+    def __str__(self) -> str:
         static, adapted = self.static / self.bytes, self.adapted / self.bytes
-        return f"{static:.3f}", f"{adapted:.3f}", f"{100 * self.saved / self.static:+.1f} %"
+        return f"static {static:.3f}  adapted {adapted:.3f}  ({100 * self.saved / self.static:+.1f} %)"
 
 
-class View(Protocol):
-    """Where the demo is shown."""
-
-    def say(self, words: str) -> None:
-        """Tell an event."""
-
-    def add(self, part: Row, total: Row) -> None:
-        """Show one more part."""
-
-
-class PlainView:
-    """One line a part, for files and pipes."""
-
-    def say(self, words: str) -> None:
-        """Tell an event."""
-        print(f"-- {words}", flush=True)
-
-    def add(self, part: Row, total: Row) -> None:
-        """Show one more part."""
-        print(f"{total.bytes:>9,} bytes   part: {_line(part)}   total: {_line(total)}", flush=True)
-
-
-class LiveView:
-    """A table that grows, for terminals; events stand between its rows."""
-
-    def __init__(self, live: Live) -> None:
-        self._live = live
-        self._rows: list[tuple[str, ...]] = []
-        self._caption = ""
-
-    def say(self, words: str) -> None:
-        """Tell an event."""
-        self._caption = words
-        self._live.update(self._table(), refresh=True)
-
-    def add(self, part: Row, total: Row) -> None:
-        """Show one more part."""
-        self._rows.append((f"{total.bytes:,}", *part.cells(), *total.cells(), f"{total.saved:,.0f}"))
-        self._live.update(self._table(), refresh=True)
-
-    def _table(self) -> Table:
-        table = Table(title="bits per byte, lower is better", caption=self._caption, caption_justify="left")
-        headings = ("bytes read", "static", "adapted", "gain", "static", "adapted", "gain", "bits saved")
-        for index, heading in enumerate(headings):
-            side = "" if index in (0, 7) else ("part\n" if index < 4 else "all so far\n")
-            table.add_column(side + heading, justify="right", no_wrap=True)
-        for row in self._rows[-PARTS - 2 :]:
-            table.add_row(*row)
-        return table
-
-
-def _line(row: Row) -> str:
-    static, adapted, gain = row.cells()
-    return f"static {static}  adapted {adapted}  ({gain})"
-
-
-@contextlib.contextmanager
-def a_view() -> Iterator[View]:
-    """Open the view that fits where standard output goes."""
-    console = Console()
-    if not console.is_terminal:
-        yield PlainView()
-        return
-    with Live(console=console, auto_refresh=False) as live:
-        yield LiveView(live)
+def say(words: str) -> None:
+    """Tell an event."""
+    print(f"-- {words}", flush=True)
 
 
 @dataclass(frozen=True)
@@ -215,11 +148,10 @@ class Fingerprint:
 class Demo:
     """The story: read half, kill, start again, compare, read on, sum up."""
 
-    def __init__(self, server: Server, view: View, text: str) -> None:
+    def __init__(self, server: Server, text: str) -> None:
         size = min(LONGEST_PART, -(-len(text) // PARTS))
         self._parts = [text[start : start + size] for start in range(0, len(text), size)]
         self._server = server
-        self._view = view
         self._total = Row()
         self._position = 0
 
@@ -232,11 +164,11 @@ class Demo:
             self._read(session, self._parts[:half])
             before = Fingerprint.of(session)
         self._server.kill()
-        self._view.say("killed with SIGKILL in the middle of the stream; starting it again")
+        say("killed with SIGKILL in the middle of the stream; starting it again")
         with self._connect("the server is up again, on the same folder") as client:
             session = client.sessions.get(session.id)
             after = Fingerprint.of(session)
-            self._view.say(f"before the kill {_print(before)}; after it {_print(after)}")
+            say(f"before the kill {_print(before)}; after it {_print(after)}")
             if after != before:
                 raise DemoError(f"the session changed: {_print(before)} before, {_print(after)} after")
             self._read(session, self._parts[half:])
@@ -248,7 +180,7 @@ class Demo:
     def _connect(self, words: str) -> Client:
         started = time.monotonic()
         model, address = self._server.start()
-        self._view.say(f"{words.format(model=model)} ({time.monotonic() - started:.1f} s)")
+        say(f"{words.format(model=model)} ({time.monotonic() - started:.1f} s)")
         return Client(address)
 
     def _read(self, session: Session, parts: list[str]) -> None:
@@ -257,14 +189,12 @@ class Demo:
             row = Row.of(answer)
             self._total += row
             self._position = answer.position
-            self._view.add(row, self._total)
+            print(f"{self._total.bytes:>9,} bytes   part: {row}   total: {self._total}", flush=True)
 
     def _summary(self, fingerprint: Fingerprint) -> str:
         total = self._total
-        static, adapted, gain = total.cells()
         return (
-            f"{total.bytes:,} bytes: static {static}, adapted {adapted} bits per byte; "
-            f"{total.saved:,.0f} bits saved ({gain}); "
+            f"{total.bytes:,} bytes, bits per byte: {total}; {total.saved:,.0f} bits saved; "
             f"1 kill -9 survived with {_print(fingerprint)} the same before and after"
         )
 
@@ -319,9 +249,8 @@ def main() -> int:
             sigterm_as_exit(),
             a_folder() as folder,
             Server(folder, arguments.model) as server,
-            a_view() as view,
         ):
-            summary = Demo(server, view, text).run()
+            summary = Demo(server, text).run()
     except (DemoError, RLSTMError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1

@@ -11,7 +11,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -64,58 +64,6 @@ def cut(text: str, piece_bytes: int) -> list[str]:
 def cut_ids(ids: Sequence[int]) -> list[Sequence[int]]:
     """Cut ids into pieces of at most `PIECE_BYTES`; no ids are one empty piece."""
     return [ids[start : start + PIECE_BYTES] for start in range(0, max(len(ids), 1), PIECE_BYTES)]
-
-
-class PieceBuffer:
-    """Gathers a stream of texts into pieces.
-
-    gather_bytes  text is held until there is this much of it; 1 sends everything at once
-    hold_last     holds the newest piece until the next exists, so that the last one can be marked as final
-    piece_bytes   how long a piece is at most; left out, `PIECE_BYTES`
-    """
-
-    def __init__(self, gather_bytes: int, *, hold_last: bool, piece_bytes: int | None = None) -> None:
-        self._gather_bytes = gather_bytes
-        self._held_pieces = 1 if hold_last else 0
-        self._piece_bytes = piece_bytes or PIECE_BYTES
-        self._parts: list[str] = []
-        self._bytes = 0
-        self._pieces: list[str] = []
-        self._before = 0
-        self._plan: AppendPlan | None = None
-
-    def feed(self, text: str) -> list[str]:
-        """Take a text and return the pieces that are to be sent now."""
-        if text:
-            self._parts.append(text)
-            self._bytes += len(text.encode("utf-8", "surrogatepass"))
-        if self._bytes >= self._gather_bytes:
-            self._gather()
-        return [self._pieces.pop(0) for _ in range(len(self._pieces) - self._held_pieces)]
-
-    def finish(self) -> list[tuple[str, bool]]:
-        """Return the pieces that are left, each with whether it is the last."""
-        self._gather()
-        pieces, self._pieces = self._pieces, []
-        return [(piece, index == len(pieces)) for index, piece in enumerate(pieces, 1)]
-
-    def plan(self, session_id: str, piece: str, options: Mapping[str, Any]) -> "AppendPlan":
-        """Return the plan of a piece, to be carried out before the next one's."""
-        plan = AppendPlan(session_id, piece, options)
-        self._before, self._plan = self.progress().characters, plan
-        return plan
-
-    def progress(self) -> AppendProgress:
-        """Return how much of the whole stream is in the session, and what is on its way."""
-        if self._plan is None:
-            return AppendProgress(answer=None, characters=0)
-        last = self._plan.progress()
-        return replace(last, answer=None, characters=self._before + last.characters)
-
-    def _gather(self) -> None:
-        if self._parts:
-            self._pieces += cut("".join(self._parts), self._piece_bytes)
-        self._parts, self._bytes = [], 0
 
 
 class AppendPlan:
@@ -255,23 +203,19 @@ def combine(answers: Sequence[AppendResult]) -> AppendResult:
     return whole
 
 
+_NO_SUMS: Final = {"perplexity", "bits_per_byte", "static_bits_per_byte", "extra"}
+_SUMS: Final = [each.name for each in fields(Totals) if each.name not in _NO_SUMS]
+
+
 def _summed(parts: Sequence[Totals | None]) -> Totals | None:
     totals = [part for part in parts if part is not None]
     if len(totals) < len(parts):
         return None
     return Totals(
-        logprob=math.fsum(part.logprob for part in totals),
-        tokens=sum(part.tokens for part in totals),
-        bytes=sum(part.bytes for part in totals),
-        words=_sum([part.words for part in totals]),
+        **{name: _sum([getattr(part, name) for part in totals]) for name in _SUMS},
         perplexity=_perplexity(totals),
         bits_per_byte=_per_byte([part.bits_per_byte for part in totals], totals),
-        unknown=sum(part.unknown for part in totals),
-        static_logprob=_sum([part.static_logprob for part in totals]),
-        weights_logprob=_sum([part.weights_logprob for part in totals]),
-        memory_logprob=_sum([part.memory_logprob for part in totals]),
         static_bits_per_byte=_per_byte([part.static_bits_per_byte for part in totals], totals),
-        gain=_sum([part.gain for part in totals]),
         extra=totals[-1].extra,
     )
 

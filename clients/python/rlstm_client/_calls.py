@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from rlstm_client import errors, models, options
-from rlstm_client.errors import RequestError, RLSTMError, UnreadableAnswerError
+from rlstm_client.errors import RequestError, RLSTMError
 from rlstm_client.models import (
     AnswerT,
     AppendResult,
@@ -74,48 +74,9 @@ class Call(Generic[T]):
         return {**content_type, **self.headers, "X-Request-Id": self.request_id}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reply:
-    """What came back; the names of the headers are in lower case, or looked up without regard to case."""
-
-    status: int
-    headers: Mapping[str, str]
-    content: bytes
-
-
 def new_key() -> str:
     """Return 122 random bits in hexadecimal, for an idempotency key or a request id."""
     return uuid.uuid4().hex
-
-
-def answer(call: Call[T], reply: Reply) -> T:
-    """Return the typed answer.
-
-    Raises:
-        APIError: the server refused or failed.
-        UnreadableAnswerError: the answer is not what this client expects.
-    """
-    if reply.status >= 400:
-        raise errors.from_answer(reply.status, reply.headers, reply.content, call.request_id)
-    try:
-        if not 200 <= reply.status < 300:
-            raise UnexpectedShape(f"unexpected status {reply.status}")
-        return call.read(_body(reply))
-    except UnexpectedShape as error:
-        raise UnreadableAnswerError(
-            str(error), applied="unknown", status=reply.status, request_id=call.request_id
-        ) from error
-
-
-def _body(reply: Reply) -> Any:
-    if not reply.content:
-        return None
-    if not reply.headers.get("content-type", "").startswith("application/json"):
-        return reply.content.decode("utf-8", "replace")
-    try:
-        return json.loads(reply.content)
-    except (ValueError, RecursionError) as error:
-        raise UnexpectedShape(f"the answer is not JSON: {error}") from error
 
 
 def encode(body: Options) -> bytes:

@@ -1,9 +1,10 @@
 """HTTP, by one library: what it is told, what its failures are called here, and where a file that comes goes.
 
-No other module of this package imports the library.
+No other module of this package imports the library, nor what reads its server-sent events.
 """
 
 import ipaddress
+import json
 import os
 import shutil
 import tempfile
@@ -13,17 +14,22 @@ from types import TracebackType
 from typing import IO, Any, BinaryIO, Final, Self, TypeVar
 
 import httpx
+import httpx_sse
 
 from rlstm_client import errors
-from rlstm_client._calls import Call, Reply
+from rlstm_client._calls import Call
 from rlstm_client.errors import NoAnswerError, RequestError, RLSTMError, UnreadableAnswerError
+from rlstm_client.models import UnexpectedShape
 
+T = TypeVar("T")
 ClientT = TypeVar("ClientT", httpx.Client, httpx.AsyncClient)
 PathOrFile = str | os.PathLike[str] | BinaryIO
 
 AsyncHTTP = httpx.AsyncClient
 HTTP = httpx.Client
 Response = httpx.Response
+EventSource = httpx_sse.EventSource
+ServerSentEvent = httpx_sse.ServerSentEvent
 FAILURES: Final = (httpx.HTTPError, httpx.StreamError)
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
@@ -69,9 +75,31 @@ def request(client: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.
     )
 
 
-def reply(response: Response) -> Reply:
-    """Return a response that was read whole."""
-    return Reply(status=response.status_code, headers=response.headers, content=response.content)
+def answer(call: Call[T], response: Response) -> T:
+    """Return the typed answer of a response that was read whole.
+
+    Raises:
+        APIError: the server refused or failed.
+        UnreadableAnswerError: the answer is not what this client expects.
+    """
+    _refuse(call, response)
+    try:
+        if not response.is_success:
+            raise UnexpectedShape(f"unexpected status {response.status_code}")
+        return call.read(_body(response))
+    except UnexpectedShape as error:
+        raise _unreadable(str(error), call, response) from error
+
+
+def _body(response: Response) -> Any:
+    if not response.content:
+        return None
+    if not response.headers.get("content-type", "").startswith("application/json"):
+        return response.content.decode("utf-8", "replace")
+    try:
+        return json.loads(response.content)
+    except (ValueError, RecursionError) as error:
+        raise UnexpectedShape(f"the answer is not JSON: {error}") from error
 
 
 def is_stream(response: Response, media_type: str) -> bool:
@@ -81,12 +109,20 @@ def is_stream(response: Response, media_type: str) -> bool:
 
 
 def no_stream(call: Call[Any], response: Response, media_type: str) -> RLSTMError:
-    """Return the error for an answer that is not the stream: a refusal, or a proxy's page."""
-    status = response.status_code
-    if status >= 400:
-        return errors.from_answer(status, response.headers, response.content, call.request_id)
-    detail = f"the answer is not {media_type}"
-    return UnreadableAnswerError(detail, applied="unknown", status=status, request_id=call.request_id)
+    """Return the error for an answer that is not the stream, or raise the refusal that it is."""
+    _refuse(call, response)
+    return _unreadable(f"the answer is not {media_type}", call, response)
+
+
+def _refuse(call: Call[Any], response: Response) -> None:
+    if response.is_error:
+        raise errors.from_answer(response.status_code, response.headers, response.content, call.request_id)
+
+
+def _unreadable(detail: str, call: Call[Any], response: Response) -> UnreadableAnswerError:
+    return UnreadableAnswerError(
+        detail, applied="unknown", status=response.status_code, request_id=call.request_id
+    )
 
 
 def no_answer(error: Exception, call: Call[Any], client: httpx.Client | httpx.AsyncClient) -> NoAnswerError:

@@ -47,8 +47,8 @@ class RLSTMError(Exception):
     request_id   what the server's log calls this request
     retry_after  seconds, where the server named them
     facts        further members of the server's answer, for example ``field``, ``limit`` or ``version``
-    progress     set by `append`, `append_stream` and `stream`, since a part of the text may be in the session
-                 already; an exception of another kind that ends them has it too
+    progress     set by `append` and `stream`, since a part of the text may be in the session already; an
+                 exception of another kind that ends them has it too
     """
 
     status: int | None = None

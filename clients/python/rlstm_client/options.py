@@ -36,6 +36,7 @@ class ScoreOptions(TypedDict, total=False):
     context_tokens: Annotated[Sequence[int], "Instead of a context."]
     unit: UnitOption
     scores: Scores
+    spaces: Annotated[bool, "How probable white space was in each token's place."]
     words: Annotated[bool, "Sums and spans of words."]
     top: Annotated[int, "So many alternatives in each token's place."]
     adapt: Annotated[bool | Adapt, "Learn inside the text as it is read: weights, a memory, or both."]
@@ -114,7 +115,7 @@ class ForkOptions(ImportOptions, total=False):
 
 
 class StreamAppendOptions(TypedDict, total=False):
-    """Of `append_stream` and `stream`, for every piece."""
+    """Of `stream`, for every piece."""
 
     learn: Annotated[bool, "Learn from the text after scoring it."]
     scores: Scores
@@ -125,6 +126,7 @@ class AppendOptions(StreamAppendOptions, ChangeOptions, total=False):
     """Of `append`. The key names the whole text: repeat the append with it."""
 
     final: Annotated[bool, "The text ends here: flush its last word."]
+    spaces: Annotated[bool, "How probable white space was in each token's place."]
     note: Note
 
 

@@ -11,20 +11,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 Invalid = Literal["refuse", "replace"]
 """What is done about bytes that are no text."""
 
-
-class How(NamedTuple):
-    """How bytes are read: their encoding, where it is told, and what is done about those that are no text."""
-
-    encoding: str | None = None
-    invalid: Invalid = "refuse"
-
-
-AS_MARKED: Final = How()
 LINE_END: Final = re.compile(r"\r\n?|\n")
 
 LONGEST_LINE: Final = 1_000_000

@@ -22,6 +22,8 @@ const COLUMNS = [
   "static_logprobs",
   "weights_logprobs",
   "memory_logprobs",
+  "space_logprobs",
+  "static_space_logprobs",
   "ranks",
   "entropies",
   "starts",

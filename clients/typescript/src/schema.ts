@@ -68,6 +68,54 @@ export interface paths {
         readonly patch?: never;
         readonly trace?: never;
     };
+    readonly "/sessions/{session_id}": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        /**
+         * Info
+         * @description Tell where a session stands and what learning has saved it.
+         */
+        readonly get: operations["info_sessions__session_id__get"];
+        readonly put?: never;
+        readonly post?: never;
+        /**
+         * Delete
+         * @description End a session for good. Repeating it is harmless.
+         */
+        readonly delete: operations["delete_sessions__session_id__delete"];
+        readonly options?: never;
+        readonly head?: never;
+        /**
+         * Update
+         * @description Change the time to live, the metadata, or whether appends may learn.
+         */
+        readonly patch: operations["update_sessions__session_id__patch"];
+        readonly trace?: never;
+    };
+    readonly "/sessions/{session_id}/note": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        /**
+         * Note
+         * @description Give the newest note.
+         */
+        readonly get: operations["note_sessions__session_id__note_get"];
+        readonly put?: never;
+        readonly post?: never;
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
     readonly "/sessions/{session_id}/append": {
         readonly parameters: {
             readonly query?: never;
@@ -102,6 +150,26 @@ export interface paths {
          * @description Rank continuations against the session as it is; nothing changes.
          */
         readonly post: operations["score_sessions__session_id__score_post"];
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
+    readonly "/sessions/{session_id}/generate": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly get?: never;
+        readonly put?: never;
+        /**
+         * Generate
+         * @description Continue the session's text with its own weights; keep it in the session where asked.
+         */
+        readonly post: operations["generate_sessions__session_id__generate_post"];
         readonly delete?: never;
         readonly options?: never;
         readonly head?: never;
@@ -152,6 +220,26 @@ export interface paths {
         readonly patch?: never;
         readonly trace?: never;
     };
+    readonly "/sessions/{session_id}/snapshots/{snapshot}": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly get?: never;
+        readonly put?: never;
+        readonly post?: never;
+        /**
+         * Drop
+         * @description Remove a named snapshot. Repeating it is harmless.
+         */
+        readonly delete: operations["drop_sessions__session_id__snapshots__snapshot__delete"];
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
     readonly "/sessions/{session_id}/restore": {
         readonly parameters: {
             readonly query?: never;
@@ -187,94 +275,6 @@ export interface paths {
          */
         readonly post: operations["fork_sessions__session_id__fork_post"];
         readonly delete?: never;
-        readonly options?: never;
-        readonly head?: never;
-        readonly patch?: never;
-        readonly trace?: never;
-    };
-    readonly "/sessions/{session_id}": {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: never;
-            readonly path?: never;
-            readonly cookie?: never;
-        };
-        /**
-         * Info
-         * @description Tell where a session stands and what learning has saved it.
-         */
-        readonly get: operations["info_sessions__session_id__get"];
-        readonly put?: never;
-        readonly post?: never;
-        /**
-         * Delete
-         * @description End a session for good. Repeating it is harmless.
-         */
-        readonly delete: operations["delete_sessions__session_id__delete"];
-        readonly options?: never;
-        readonly head?: never;
-        /**
-         * Update
-         * @description Change the time to live, the metadata, or whether appends may learn.
-         */
-        readonly patch: operations["update_sessions__session_id__patch"];
-        readonly trace?: never;
-    };
-    readonly "/sessions/{session_id}/note": {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: never;
-            readonly path?: never;
-            readonly cookie?: never;
-        };
-        /**
-         * Note
-         * @description Give the newest note.
-         */
-        readonly get: operations["note_sessions__session_id__note_get"];
-        readonly put?: never;
-        readonly post?: never;
-        readonly delete?: never;
-        readonly options?: never;
-        readonly head?: never;
-        readonly patch?: never;
-        readonly trace?: never;
-    };
-    readonly "/sessions/{session_id}/generate": {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: never;
-            readonly path?: never;
-            readonly cookie?: never;
-        };
-        readonly get?: never;
-        readonly put?: never;
-        /**
-         * Generate
-         * @description Continue the session's text with its own weights; keep it in the session where asked.
-         */
-        readonly post: operations["generate_sessions__session_id__generate_post"];
-        readonly delete?: never;
-        readonly options?: never;
-        readonly head?: never;
-        readonly patch?: never;
-        readonly trace?: never;
-    };
-    readonly "/sessions/{session_id}/snapshots/{snapshot}": {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: never;
-            readonly path?: never;
-            readonly cookie?: never;
-        };
-        readonly get?: never;
-        readonly put?: never;
-        readonly post?: never;
-        /**
-         * Drop
-         * @description Remove a named snapshot. Repeating it is harmless.
-         */
-        readonly delete: operations["drop_sessions__session_id__snapshots__snapshot__delete"];
         readonly options?: never;
         readonly head?: never;
         readonly patch?: never;
@@ -651,6 +651,16 @@ export interface components {
              * @description Of the expert that blends the weights with the memory. With `scores: parts`.
              */
             readonly memory_logprobs?: readonly number[];
+            /**
+             * Space Logprobs
+             * @description Of white space in the token's place: of all tokens together that begin with it.
+             */
+            readonly space_logprobs?: readonly number[];
+            /**
+             * Static Space Logprobs
+             * @description The same under the weights as loaded.
+             */
+            readonly static_space_logprobs?: readonly number[];
             /** @description The most probable tokens at each place, where they were asked for. */
             readonly top?: components["schemas"]["Alternatives"];
             /**
@@ -727,6 +737,12 @@ export interface components {
              * @enum {string}
              */
             readonly scores?: "none" | "totals" | "tokens" | "parts";
+            /**
+             * Spaces
+             * @description Also how probable white space was in each token's place: where a word ends.
+             * @default false
+             */
+            readonly spaces?: boolean;
             /**
              * Unit
              * @description Of every log-probability, entropy and gain in the answer.
@@ -915,10 +931,14 @@ export interface components {
             readonly text: string;
             /** Ids */
             readonly ids: readonly number[];
-            /** Logprobs */
+            /**
+             * Logprobs
+             * @description Of the raw distribution; null where not asked for.
+             */
             readonly logprobs: readonly number[] | null;
             /**
              * Finish Reason
+             * @description `stop`: a stop string; `length`: max_tokens.
              * @enum {string}
              */
             readonly finish_reason: "stop" | "length";
@@ -1238,6 +1258,16 @@ export interface components {
              * @description Equal ids give equal bits.
              */
             readonly numerics: string;
+            /** Index */
+            readonly index: number;
+            /**
+             * Finish Reason
+             * @description `stop`: a stop string; `length`: max_tokens.
+             * @enum {string}
+             */
+            readonly finish_reason: "stop" | "length";
+            /** Seed */
+            readonly seed: number;
             /**
              * Unit
              * @description Of every log-probability, entropy and gain in the answer.
@@ -1245,26 +1275,6 @@ export interface components {
              * @enum {string}
              */
             readonly unit: "nats" | "bits" | "log10";
-            /** Seed */
-            readonly seed: number;
-            /** Text */
-            readonly text: string;
-            /** Ids */
-            readonly ids: readonly number[];
-            /**
-             * Logprobs
-             * @description Of the raw distribution; null where not asked for.
-             */
-            readonly logprobs: readonly number[] | null;
-            /**
-             * Finish Reason
-             * @description `stop`: a stop string; `length`: max_tokens.
-             * @enum {string}
-             */
-            readonly finish_reason: "stop" | "length";
-            readonly usage: components["schemas"]["Usage"];
-            /** Choices */
-            readonly choices?: readonly components["schemas"]["Continuation"][];
             /**
              * Version
              * @description Of the session that keeps the text.
@@ -1276,6 +1286,18 @@ export interface components {
             readonly durability?: string;
             /** Replayed */
             readonly replayed?: boolean;
+            readonly usage: components["schemas"]["Usage"];
+            /** Text */
+            readonly text: string;
+            /** Ids */
+            readonly ids: readonly number[];
+            /**
+             * Logprobs
+             * @description Of the raw distribution; null where not asked for.
+             */
+            readonly logprobs: readonly number[] | null;
+            /** Choices */
+            readonly choices?: readonly components["schemas"]["Continuation"][];
         };
         /**
          * GenerateRequest
@@ -1424,6 +1446,16 @@ export interface components {
              * @description Of the expert that blends the weights with the memory. With `scores: parts`.
              */
             readonly memory_logprobs?: readonly number[];
+            /**
+             * Space Logprobs
+             * @description Of white space in the token's place: of all tokens together that begin with it.
+             */
+            readonly space_logprobs?: readonly number[];
+            /**
+             * Static Space Logprobs
+             * @description The same under the weights as loaded.
+             */
+            readonly static_space_logprobs?: readonly number[];
             /** @description The most probable tokens at each place, where they were asked for. */
             readonly top?: components["schemas"]["Alternatives"];
             /**
@@ -1715,6 +1747,12 @@ export interface components {
              */
             readonly top?: number;
             /**
+             * Spaces
+             * @description Also how probable white space was in each token's place: where a word ends.
+             * @default false
+             */
+            readonly spaces?: boolean;
+            /**
              * Adapt
              * @description Learn inside each item, from the base weights.
              * @default false
@@ -1798,6 +1836,16 @@ export interface components {
              * @description Of the expert that blends the weights with the memory. With `scores: parts`.
              */
             readonly memory_logprobs?: readonly number[];
+            /**
+             * Space Logprobs
+             * @description Of white space in the token's place: of all tokens together that begin with it.
+             */
+            readonly space_logprobs?: readonly number[];
+            /**
+             * Static Space Logprobs
+             * @description The same under the weights as loaded.
+             */
+            readonly static_space_logprobs?: readonly number[];
             /** @description The most probable tokens at each place, where they were asked for. */
             readonly top?: components["schemas"]["Alternatives"];
             /**
@@ -2490,217 +2538,6 @@ export interface operations {
             };
         };
     };
-    readonly append_sessions__session_id__append_post: {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: {
-                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
-                readonly "idempotency-key"?: string | null;
-                /** @description Refuse (412) unless the session is at this version; `*` is any. */
-                readonly "if-match"?: string | null;
-            };
-            readonly path: {
-                /** @description The id that the server gave the session. */
-                readonly session_id: string;
-            };
-            readonly cookie?: never;
-        };
-        readonly requestBody?: {
-            readonly content: {
-                readonly "application/json": components["schemas"]["AppendRequest"];
-            };
-        };
-        readonly responses: {
-            /** @description Successful Response */
-            readonly 200: {
-                headers: {
-                    readonly [name: string]: unknown;
-                };
-                content: {
-                    readonly "application/json": components["schemas"]["AppendAnswer"];
-                };
-            };
-        };
-    };
-    readonly score_sessions__session_id__score_post: {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: never;
-            readonly path: {
-                /** @description The id that the server gave the session. */
-                readonly session_id: string;
-            };
-            readonly cookie?: never;
-        };
-        readonly requestBody?: {
-            readonly content: {
-                readonly "application/json": components["schemas"]["CandidatesRequest"];
-            };
-        };
-        readonly responses: {
-            /** @description Successful Response */
-            readonly 200: {
-                headers: {
-                    readonly [name: string]: unknown;
-                };
-                content: {
-                    readonly "application/json": components["schemas"]["CandidatesAnswer"];
-                };
-            };
-        };
-    };
-    readonly reset_sessions__session_id__reset_post: {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: {
-                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
-                readonly "idempotency-key"?: string | null;
-                /** @description Refuse (412) unless the session is at this version; `*` is any. */
-                readonly "if-match"?: string | null;
-            };
-            readonly path: {
-                /** @description The id that the server gave the session. */
-                readonly session_id: string;
-            };
-            readonly cookie?: never;
-        };
-        readonly requestBody?: {
-            readonly content: {
-                readonly "application/json": components["schemas"]["ResetRequest"];
-            };
-        };
-        readonly responses: {
-            /** @description Successful Response */
-            readonly 200: {
-                headers: {
-                    readonly [name: string]: unknown;
-                };
-                content: {
-                    readonly "application/json": components["schemas"]["ChangeAnswer"];
-                };
-            };
-        };
-    };
-    readonly list_snapshots_sessions__session_id__snapshots_get: {
-        readonly parameters: {
-            readonly query?: {
-                /** @description Refuse (412) an older session. */
-                readonly min_version?: number | null;
-            };
-            readonly header?: never;
-            readonly path: {
-                /** @description The id that the server gave the session. */
-                readonly session_id: string;
-            };
-            readonly cookie?: never;
-        };
-        readonly requestBody?: never;
-        readonly responses: {
-            /** @description Successful Response */
-            readonly 200: {
-                headers: {
-                    readonly [name: string]: unknown;
-                };
-                content: {
-                    readonly "application/json": components["schemas"]["SnapshotPage"];
-                };
-            };
-        };
-    };
-    readonly take_sessions__session_id__snapshots_post: {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: {
-                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
-                readonly "idempotency-key"?: string | null;
-                /** @description Refuse (412) unless the session is at this version; `*` is any. */
-                readonly "if-match"?: string | null;
-            };
-            readonly path: {
-                /** @description The id that the server gave the session. */
-                readonly session_id: string;
-            };
-            readonly cookie?: never;
-        };
-        readonly requestBody?: {
-            readonly content: {
-                readonly "application/json": components["schemas"]["SnapshotRequest"];
-            };
-        };
-        readonly responses: {
-            /** @description Successful Response */
-            readonly 201: {
-                headers: {
-                    readonly [name: string]: unknown;
-                };
-                content: {
-                    readonly "application/json": components["schemas"]["SnapshotAnswer"];
-                };
-            };
-        };
-    };
-    readonly restore_sessions__session_id__restore_post: {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: {
-                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
-                readonly "idempotency-key"?: string | null;
-                /** @description Refuse (412) unless the session is at this version; `*` is any. */
-                readonly "if-match"?: string | null;
-            };
-            readonly path: {
-                /** @description The id that the server gave the session. */
-                readonly session_id: string;
-            };
-            readonly cookie?: never;
-        };
-        readonly requestBody?: {
-            readonly content: {
-                readonly "application/json": components["schemas"]["RestoreRequest"];
-            };
-        };
-        readonly responses: {
-            /** @description Successful Response */
-            readonly 200: {
-                headers: {
-                    readonly [name: string]: unknown;
-                };
-                content: {
-                    readonly "application/json": components["schemas"]["ChangeAnswer"];
-                };
-            };
-        };
-    };
-    readonly fork_sessions__session_id__fork_post: {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: {
-                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
-                readonly "idempotency-key"?: string | null;
-            };
-            readonly path: {
-                /** @description The id that the server gave the session. */
-                readonly session_id: string;
-            };
-            readonly cookie?: never;
-        };
-        readonly requestBody?: {
-            readonly content: {
-                readonly "application/json": components["schemas"]["ForkRequest"];
-            };
-        };
-        readonly responses: {
-            /** @description Successful Response */
-            readonly 201: {
-                headers: {
-                    readonly [name: string]: unknown;
-                };
-                content: {
-                    readonly "application/json": components["schemas"]["CreatedSession"];
-                };
-            };
-        };
-    };
     readonly info_sessions__session_id__get: {
         readonly parameters: {
             readonly query?: {
@@ -2806,6 +2643,65 @@ export interface operations {
             };
         };
     };
+    readonly append_sessions__session_id__append_post: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
+                readonly "idempotency-key"?: string | null;
+                /** @description Refuse (412) unless the session is at this version; `*` is any. */
+                readonly "if-match"?: string | null;
+            };
+            readonly path: {
+                /** @description The id that the server gave the session. */
+                readonly session_id: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["AppendRequest"];
+            };
+        };
+        readonly responses: {
+            /** @description Successful Response */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["AppendAnswer"];
+                };
+            };
+        };
+    };
+    readonly score_sessions__session_id__score_post: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path: {
+                /** @description The id that the server gave the session. */
+                readonly session_id: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["CandidatesRequest"];
+            };
+        };
+        readonly responses: {
+            /** @description Successful Response */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["CandidatesAnswer"];
+                };
+            };
+        };
+    };
     readonly generate_sessions__session_id__generate_post: {
         readonly parameters: {
             readonly query?: never;
@@ -2841,6 +2737,96 @@ export interface operations {
             };
         };
     };
+    readonly reset_sessions__session_id__reset_post: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
+                readonly "idempotency-key"?: string | null;
+                /** @description Refuse (412) unless the session is at this version; `*` is any. */
+                readonly "if-match"?: string | null;
+            };
+            readonly path: {
+                /** @description The id that the server gave the session. */
+                readonly session_id: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["ResetRequest"];
+            };
+        };
+        readonly responses: {
+            /** @description Successful Response */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["ChangeAnswer"];
+                };
+            };
+        };
+    };
+    readonly list_snapshots_sessions__session_id__snapshots_get: {
+        readonly parameters: {
+            readonly query?: {
+                /** @description Refuse (412) an older session. */
+                readonly min_version?: number | null;
+            };
+            readonly header?: never;
+            readonly path: {
+                /** @description The id that the server gave the session. */
+                readonly session_id: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Successful Response */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["SnapshotPage"];
+                };
+            };
+        };
+    };
+    readonly take_sessions__session_id__snapshots_post: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
+                readonly "idempotency-key"?: string | null;
+                /** @description Refuse (412) unless the session is at this version; `*` is any. */
+                readonly "if-match"?: string | null;
+            };
+            readonly path: {
+                /** @description The id that the server gave the session. */
+                readonly session_id: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["SnapshotRequest"];
+            };
+        };
+        readonly responses: {
+            /** @description Successful Response */
+            readonly 201: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["SnapshotAnswer"];
+                };
+            };
+        };
+    };
     readonly drop_sessions__session_id__snapshots__snapshot__delete: {
         readonly parameters: {
             readonly query?: never;
@@ -2861,6 +2847,68 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content?: never;
+            };
+        };
+    };
+    readonly restore_sessions__session_id__restore_post: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
+                readonly "idempotency-key"?: string | null;
+                /** @description Refuse (412) unless the session is at this version; `*` is any. */
+                readonly "if-match"?: string | null;
+            };
+            readonly path: {
+                /** @description The id that the server gave the session. */
+                readonly session_id: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["RestoreRequest"];
+            };
+        };
+        readonly responses: {
+            /** @description Successful Response */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["ChangeAnswer"];
+                };
+            };
+        };
+    };
+    readonly fork_sessions__session_id__fork_post: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
+                readonly "idempotency-key"?: string | null;
+            };
+            readonly path: {
+                /** @description The id that the server gave the session. */
+                readonly session_id: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["ForkRequest"];
+            };
+        };
+        readonly responses: {
+            /** @description Successful Response */
+            readonly 201: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["CreatedSession"];
+                };
             };
         };
     };

@@ -32,7 +32,7 @@ from rlstm_model.adaptation.mixture import MixtureState, follow
 from rlstm_model.adaptation.state import AdaptedState, Cursor, NonFiniteState
 from rlstm_model.native import Row, Window
 from rlstm_model.native.memory import Mode
-from rlstm_model.scores import Floats, TokenScores, alternatives, at_least_the_floor
+from rlstm_model.scores import Floats, TokenScores, alternatives, at_least_the_floor, of_any
 from rlstm_model.vocab import InvalidToken, check_ids
 
 MAX_BAD_STEPS = 3
@@ -190,6 +190,19 @@ def _distributions(
     return experts[0] if mixture is None else mixed.log_probs_TV
 
 
+def _with_spaces(
+    scores: TokenScores,
+    spaces: NDArray[np.intp] | None,
+    log_probs_TV: Floats | None,
+    loaded_TV: Floats | None,
+) -> TokenScores:
+    """The same with the probability of white space, by the mixture and by the weights as loaded."""
+    if spaces is None or log_probs_TV is None:
+        return scores
+    loaded = None if loaded_TV is None else of_any(loaded_TV, spaces)
+    return replace(scores, space_logprobs=of_any(log_probs_TV, spaces), static_space_logprobs=loaded)
+
+
 def _of_targets(log_probs_TV: Floats, ids: Sequence[int]) -> Floats:
     return np.asarray(log_probs_TV[np.arange(len(ids)), np.array(ids)])
 
@@ -197,9 +210,10 @@ def _of_targets(log_probs_TV: Floats, ids: Sequence[int]) -> Floats:
 def _scored(item: ScoreChunk, reads: Sequence[Window]) -> ScoredChunk | ArithmeticError:
     experts = item.reader.mixed(reads, item.cursor, item.ids)
     scores = not item.reader.logprobs_only
-    whole = item.top > 0 or item.distributions
+    whole = item.top > 0 or item.distributions or item.spaces is not None
     mixed, mixture = follow(item.cursor.mixture, experts, item.ids, whole=whole, scores=scores)
-    static = _of_targets(reads[0].log_probs_TV, item.ids) if item.reader.static else None
+    loaded_TV = reads[0].log_probs_TV if item.reader.static else None
+    static = None if loaded_TV is None else _of_targets(loaded_TV, item.ids)
     if not mixed.whole or (static is not None and bool(np.isnan(static).any())):
         return ArithmeticError("the model's output is not finite")
     after = Cursor(
@@ -209,8 +223,9 @@ def _scored(item: ScoreChunk, reads: Sequence[Window]) -> ScoredChunk | Arithmet
         item.reader.context_after(item.cursor, item.ids),
     )
     baseline = None if static is None else at_least_the_floor(static)
-    log_probs_TV = _distributions(item.cursor.mixture, experts, mixed) if item.distributions else None
-    return ScoredChunk(_columns(mixed, item.top), after, baseline, log_probs_TV)
+    log_probs_TV = _distributions(item.cursor.mixture, experts, mixed) if whole else None
+    columns = _with_spaces(_columns(mixed, item.top), item.spaces, log_probs_TV, loaded_TV)
+    return ScoredChunk(columns, after, baseline, log_probs_TV if item.distributions else None)
 
 
 def _predicted(item: DecodeStep, reads: Sequence[Window]) -> NextToken:
@@ -245,7 +260,7 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Window]) -> ObservedChunk | N
         own, memory = [*own, recalled.log_probs_TV], recalled.memory
         by_weights = at_least_the_floor(recalled.weights_T)
         by_memory = at_least_the_floor(_of_targets(recalled.log_probs_TV, chunk.ids))
-    whole = chunk.top > 0 or chunk.distributions
+    whole = chunk.top > 0 or chunk.distributions or chunk.spaces is not None
     mixed, mixture = follow(chunk.state.mixture, own, chunk.ids, whole=whole, scores=scores)
     before, ends = chunk.state, chunk.ends
     now = Cursor(states_of(reads), chunk.ids[-1])
@@ -259,11 +274,13 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Window]) -> ObservedChunk | N
         pending_learn=() if ends else chunk.flags,
         position=before.position + new,
     )
+    log_probs_TV = _distributions(chunk.state.mixture, own, mixed) if whole else None
+    columns = replace(_columns(mixed, chunk.top), weights_logprobs=by_weights, memory_logprobs=by_memory)
     observed = ObservedChunk(
         state=state,
-        scores=replace(_columns(mixed, chunk.top), weights_logprobs=by_weights, memory_logprobs=by_memory),
+        scores=_with_spaces(columns, chunk.spaces, log_probs_TV, read_TV[0] if experts.static else None),
         static_logprobs=at_least_the_floor(own_TR[:, 0]) if experts.static else None,
-        log_probs_TV=_distributions(chunk.state.mixture, own, mixed) if chunk.distributions else None,
+        log_probs_TV=log_probs_TV if chunk.distributions else None,
     )
     if not chunk.learns:
         return observed

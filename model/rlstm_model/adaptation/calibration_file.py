@@ -28,6 +28,7 @@ from rlstm_model import stored
 from rlstm_model.adaptation.calibration import NOT_KEPT, CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.config import ModelConfig
+from rlstm_model.files import replace_file
 from rlstm_model.native.packed import Axes
 from rlstm_model.parameters import shapes
 from rlstm_model.scores import Floats
@@ -57,12 +58,7 @@ def save_calibration(path: Path, calibrated: CalibrationSet) -> None:
         arrays = {name: array for name, array in arrays.items() if name.removeprefix("rms.") not in axes}
     rules = {"format_version": FORMAT_VERSION, "rules": [choice.to_json() for choice in calibrated.choices]}
     dtypes = {name: _dtype(name, array) for name, array in arrays.items()}
-    beside = path.with_name(path.name + ".partial")
-    try:
-        beside.write_bytes(stored.write(arrays, dtypes, {_METADATA: json.dumps(rules)}))
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    replace_file(path, stored.write(arrays, dtypes, {_METADATA: json.dumps(rules)}))
 
 
 def load_calibration(path: Path, config: ModelConfig) -> CalibrationSet:

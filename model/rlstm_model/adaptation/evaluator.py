@@ -9,7 +9,7 @@ stream is read by several rows (:class:`~rlstm_model.adaptation.state.ExpertConf
 (:mod:`rlstm_model.adaptation.batch`) advances many streams.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -136,9 +136,10 @@ class DynamicEvaluator(Learner):
         learn: bool = True,
         top: int = 0,
         distributions: bool = False,
+        spaces: NDArray[np.intp] | None = None,
     ) -> ObserveChunk:
         """As many of ``ids``, tokens of the vocabulary, as there is :meth:`room` for."""
-        return ObserveChunk(state, tuple(ids[: self.room(state)]), learn, top, self, distributions)
+        return ObserveChunk(state, tuple(ids[: self.room(state)]), learn, top, self, distributions, spaces)
 
     def room(self, state: AdaptedState) -> int:
         """Tokens of the next chunk at most: the rest of the unfinished segment, where weights adapt."""
@@ -203,13 +204,6 @@ class DynamicEvaluator(Learner):
             vocab_size=backend.vocab_size,
             segment=self.segment,
         )
-
-    def restore(self, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> AdaptedState:
-        """A state from what :meth:`AdaptedState.arrays` and ``header`` gave.
-
-        Raises StateMismatch when shapes or fields are not this model's, NonFiniteState for NaN or infinity.
-        """
-        return self.state_schema.restore(arrays, header)
 
     def _no_memory(self, expert_config: ExpertConfig) -> Memory | None:
         if not expert_config.remembers:

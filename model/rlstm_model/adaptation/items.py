@@ -45,7 +45,8 @@ class ObserveChunk:
     """The next tokens of a stream: at least one, and none beyond the end of its segment.
 
     ``learn``: whether they may be learned from; ``top`` alternatives are wanted of each, or the whole
-    ``distributions``; ``reads``: what the rows gave that have read the token before a single one already.
+    ``distributions``; ``spaces``: the tokens that begin with white space, where their probability is wanted;
+    ``reads``: what the rows gave that have read the token before a single one already.
     """
 
     state: AdaptedState
@@ -54,6 +55,7 @@ class ObserveChunk:
     top: int
     learner: Learner
     distributions: bool = False
+    spaces: NDArray[np.intp] | None = None
     reads: Sequence[Window] = ()
 
     @cached_property
@@ -114,6 +116,7 @@ class ScoreChunk:
     ids: tuple[int, ...]
     top: int = 0
     distributions: bool = False
+    spaces: NDArray[np.intp] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ Shape suffixes: R rows of a stream, U hidden units of all layers, K experts that
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -207,11 +207,21 @@ class StateSchema:
     segment: int
 
     def restore(self, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> AdaptedState:
-        """The state that was stored. Raises StateMismatch, NonFiniteState."""
+        """The state whose arrays and header these are.
+
+        Raises StateMismatch when shapes or fields are not this model's, NonFiniteState for NaN or infinity.
+        """
         fields = _Fields(header, self.vocab_size)
-        expert_config = fields.expert_config()
+        try:
+            expert_config = ExpertConfig(
+                **{name: fields.get(name) for name in ("experts", "static", "adapt")}
+            )
+            rate_scale = rate_scale_of(fields.get("rate_scale"))
+        except ValueError as error:
+            raise StateMismatch(str(error)) from error
         last, start_last = fields.token("last"), fields.token("start_last")
-        pending, pending_learn = fields.tokens("pending"), fields.flags("pending_learn")
+        pending = fields.all("pending", fields.is_token, "tokens of the vocabulary")
+        pending_learn = fields.all("pending_learn", lambda flag: type(flag) is bool, "true or false")
         position = fields.count("position")
         if len(pending) != len(pending_learn):
             raise StateMismatch("pending and pending_learn differ in length")
@@ -220,7 +230,7 @@ class StateSchema:
         if last != (pending[-1] if pending else start_last):
             raise StateMismatch("last is not the newest token")
         self._check(arrays, expert_config, pending=bool(pending))
-        now = Cursor(arrays["now"], last)
+        now, rows = Cursor(arrays["now"], last), len(expert_config.rates)
         return AdaptedState(
             expert_config=expert_config,
             delta_KP=arrays.get("delta"),
@@ -232,8 +242,8 @@ class StateSchema:
             pending_learn=pending_learn,
             position=position,
             updates=fields.count("updates"),
-            bad_steps=fields.counts("bad_steps", len(expert_config.rates)),
-            rate_scale=fields.rate("rate_scale"),
+            bad_steps=fields.all("bad_steps", _is_count, f"{rows} counts", rows),
+            rate_scale=rate_scale,
         )
 
     def layout(
@@ -297,6 +307,10 @@ def rate_scale_of(value: Any) -> float:
     return float(value)
 
 
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
 class _Fields:
     """A stored header, read strictly: JSON has no types to rely on, and ``true`` is no 1."""
 
@@ -306,72 +320,41 @@ class _Fields:
         self._header = header
         self._vocab_size = vocab_size
 
-    def expert_config(self) -> ExpertConfig:
-        try:
-            return ExpertConfig(
-                experts=self._get("experts"), static=self._get("static"), adapt=self._get("adapt")
-            )
-        except ValueError as error:
-            raise StateMismatch(str(error)) from error
+    def get(self, name: str, valid: Callable[[Any], bool] = lambda value: True, wanted: str = "") -> Any:
+        if name not in self._header:
+            raise StateMismatch(f"the header lacks {name}")
+        if not valid(self._header[name]):
+            raise StateMismatch(f"{name} must hold {wanted}, not {self._header[name]!r}")
+        return self._header[name]
+
+    def all(
+        self, name: str, valid: Callable[[Any], bool], wanted: str, length: int | None = None
+    ) -> tuple[Any, ...]:
+        """A list of as many such values, or of any number."""
+
+        def fits(values: Any) -> bool:
+            listed = isinstance(values, list | tuple) and length in (None, len(values))
+            return listed and all(map(valid, values))
+
+        return tuple(self.get(name, fits, wanted))
+
+    def is_token(self, value: Any) -> bool:
+        return type(value) is int and 0 <= value < self._vocab_size
+
+    def token(self, name: str) -> int:
+        return int(self.get(name, self.is_token, "a token of the vocabulary"))
+
+    def count(self, name: str) -> int:
+        return int(self.get(name, _is_count, "a 64-bit integer of at least 0"))
 
     def mixture(self, expert_config: ExpertConfig) -> MixtureState | None:
-        values, tokens = self._list("weights"), self.count("weights_tokens")
+        size, tokens = expert_config.mixture_size, self.count("weights_tokens")
         if tokens > self.count("position"):
             raise StateMismatch(f"weights_tokens is {tokens}, beyond the position")
-        if len(values) != expert_config.mixture_size or any(type(value) is not float for value in values):
-            raise StateMismatch(f"weights must hold {expert_config.mixture_size} weights, not {values!r}")
-        mixture = MixtureState(tuple(values), tokens)
+        weights = self.all("weights", lambda weight: type(weight) is float, f"{size} weights", size)
+        mixture = MixtureState(weights, tokens)
         try:
             mixture.check()
         except ValueError as error:
             raise StateMismatch(f"weights: {error}") from error
-        return None if expert_config.mixture_size == 1 else mixture
-
-    def count(self, name: str) -> int:
-        return self._count(name, self._get(name))
-
-    def counts(self, name: str, length: int) -> tuple[int, ...]:
-        values = self._list(name)
-        if len(values) != length:
-            raise StateMismatch(f"{name} must hold {length} numbers, not {values!r}")
-        return tuple(self._count(name, value) for value in values)
-
-    def token(self, name: str) -> int:
-        return self._token(name, self._get(name))
-
-    def tokens(self, name: str) -> tuple[int, ...]:
-        return tuple(self._token(name, value) for value in self._list(name))
-
-    def flags(self, name: str) -> tuple[bool, ...]:
-        values = self._list(name)
-        for value in values:
-            if type(value) is not bool:
-                raise StateMismatch(f"{name} must hold true or false, not {value!r}")
-        return tuple(values)
-
-    def rate(self, name: str) -> float:
-        try:
-            return rate_scale_of(self._get(name))
-        except ValueError as error:
-            raise StateMismatch(str(error)) from error
-
-    def _count(self, name: str, value: object) -> int:
-        if type(value) is not int or not 0 <= value < 1 << 63:
-            raise StateMismatch(f"{name} must be a 64-bit integer of at least 0, not {value!r}")
-        return value
-
-    def _token(self, name: str, value: object) -> int:
-        if type(value) is not int or not 0 <= value < self._vocab_size:
-            raise StateMismatch(f"{name} must hold tokens of the vocabulary, not {value!r}")
-        return value
-
-    def _list(self, name: str) -> Sequence[Any]:
-        value = self._get(name)
-        if not isinstance(value, list | tuple):
-            raise StateMismatch(f"{name} must be a list, not {value!r}")
-        return value
-
-    def _get(self, name: str) -> Any:
-        if name not in self._header:
-            raise StateMismatch(f"the header lacks {name}")
-        return self._header[name]
+        return None if size == 1 else mixture

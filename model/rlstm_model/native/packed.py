@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rlstm_model.config import ModelConfig
 from rlstm_model.native.library import library
 from rlstm_model.native.structures import BiasStruct, LayerStruct, MatrixStruct, ModelStruct, WeightStruct
+from rlstm_model.parameters import shapes
 
 LANES: Final = 16
 
@@ -92,8 +93,10 @@ class PackedModel:
     ) -> None:
         """``weights`` are float16 or float32 arrays by name; half precision stays so.
 
-        Raises ValueError for weights that do not fit each other, and for rows that could change nothing.
+        Raises ValueError for weights that are not the config's, and for rows that could change nothing.
         """
+        if {name: weight.shape for name, weight in weights.items()} != shapes(config):
+            raise ValueError("the weights are not those of the model's config")
         self.config = config
         self._kept: list[Any] = []
         self._weights = weights
@@ -196,10 +199,10 @@ class PackedModel:
         shared = self._matrix(weight, rows, columns, name, index or 0)
         if self._space.whole:
             own = self._claim(name, weight.shape, (rows, columns))
-            return WeightStruct(shared, MatrixStruct(), MatrixStruct(), own, 0, 0)
+            return _shared(shared, own)
         axes = self._space.axes.get(name)
         if axes is None:
-            return WeightStruct(shared, MatrixStruct(), MatrixStruct(), -1, 0, 0)
+            return _shared(shared)
         left, right = axes if index is None else (axes.left[index], axes.right[index])
         _check_axes(name, left, right, weight.shape)
         own = self._claim(name, (left.shape[1], right.shape[0]), (1, 1))
@@ -266,7 +269,6 @@ class PackedModel:
         if config.softmax_components > 1:
             self._mixture(model)
         layers = [self._layer(layer) for layer in range(config.num_layers)]
-        _check(model, layers)
         model.layer = (LayerStruct * len(layers))(*layers)
         self._kept.append(layers)
         return model
@@ -291,11 +293,8 @@ class PackedModel:
         components, width = self.config.softmax_components, self.config.hidden_size
         prefix = "embedding.mixture."
         projection = self._weights[f"{prefix}projection"].reshape(components * width, width)
-        model.projection = WeightStruct(
-            self._matrix(projection, components, 1), MatrixStruct(), MatrixStruct(), -1, 0, 0
-        )
-        mixing = self._matrix(self._weights[f"{prefix}weights"], 1, 1)
-        model.mixing = WeightStruct(mixing, MatrixStruct(), MatrixStruct(), -1, 0, 0)
+        model.projection = _shared(self._matrix(projection, components, 1))
+        model.mixing = _shared(self._matrix(self._weights[f"{prefix}weights"], 1, 1))
         bias = self._weights[f"{prefix}projection_bias"]
         whole = np.zeros((components, padded(width)), np.float32)
         whole[:, :width] = bias
@@ -304,7 +303,7 @@ class PackedModel:
     def _layer(self, number: int) -> LayerStruct:
         config, prefix = self.config, f"stack.layers.{number}."
         rlstm, rounds = config.cell == "rlstm", range(config.mogrifier_rounds)
-        nothing = WeightStruct(MatrixStruct(), MatrixStruct(), MatrixStruct(), -1, 0, 0)
+        nothing = _shared(MatrixStruct())
         layer = LayerStruct(
             x=self._weight(f"{prefix}x", 2 if rlstm else 4, 1),
             h=self._weight(f"{prefix}h", 3 if rlstm else 4, 1),
@@ -337,29 +336,9 @@ class PackedModel:
         return np.concatenate(places) if places else np.empty(0, np.int64)
 
 
-def _check(model: ModelStruct, layers: Sequence[LayerStruct]) -> None:
-    """Raise ValueError unless each vector is as wide as what reads it."""
-    width = model.embedding_width
-    for number, layer in enumerate(layers):
-        n, m, low = layer.hidden, layer.input, layer.low
-        pairs = [(m, width), (layer.x.shared.n, (2 if model.rlstm else 4) * n)]
-        pairs += [(layer.h.shared.n, (3 if model.rlstm else 4) * n), (layer.bias.n, 4 * n)]
-        if model.rlstm:
-            pairs += [(side, n) for w in (layer.u, layer.c) for side in (w.shared.n, w.shared.m)]
-        for k in range(model.rounds):
-            to, source = (m, n) if k % 2 == 0 else (n, m)
-            up, gate = layer.up[k].shared, layer.gate[k]
-            pairs += [(up.n, to), (up.m, low or source), (gate.n if gate.present else to, to)]
-            if low:
-                pairs += [(layer.down[k].shared.n, low), (layer.down[k].shared.m, source)]
-        if any(found != expected for found, expected in pairs):
-            raise ValueError(f"the weights of layer {number} do not fit each other, or the layer below")
-        width = n
-    alike = model.stacking == 2 or all(layer.hidden == width for layer in layers)
-    pairs = [(model.output.shared.m, width), (model.output.shared.n, model.padded_vocab)]
-    pairs += [(model.output_bias.n, model.padded_vocab)]
-    if not alike or any(found != expected for found, expected in pairs):
-        raise ValueError("the weights of the softmax do not fit the layers, or these each other")
+def _shared(matrix: MatrixStruct, own: int = -1) -> WeightStruct:
+    """A matrix without axes; ``own``: where each row's whole weights begin, -1 for none."""
+    return WeightStruct(matrix, MatrixStruct(), MatrixStruct(), own, 0, 0)
 
 
 def _check_axes(name: str, left: Floats, right: Floats, shape: tuple[int, ...]) -> None:

@@ -24,7 +24,6 @@ from rlstm_model.network.products import (
     add_product,
     affine,
     bias_gradient,
-    bias_takes_gradient,
     factor_of,
     product,
     takes_gradient,
@@ -58,7 +57,7 @@ class CellWeights(NamedTuple):
     @property
     def take_gradients(self) -> bool:
         """Whether there is any gradient to work out."""
-        return bias_takes_gradient(self.bias, 1) or any(map(takes_gradient, self[:4]))
+        return any(map(takes_gradient, self))
 
     def factors(self, precision: torch.dtype, *, transposed: bool) -> "CellWeights":
         """As a step multiplies with them, in ``precision``: transposed forward, and as they are backward."""
@@ -90,15 +89,6 @@ class CellStep(NamedTuple):
     seen: Tensor
     tanh_c: Tensor
     one: Tensor
-
-    @classmethod
-    def scratch(cls, c_BH: Tensor, blocks: tuple[int, int]) -> "CellStep":
-        """Buffers for any number of steps that nothing goes back to: each overwrites the one before."""
-        c = c_BH.clone()
-        gates = c.new_empty(*c.shape[:-1], 4 * c.shape[-1])
-        u, seen, tanh_c = c.new_empty(3, *c.shape).unbind()
-        entered = _entered(gates, blocks)
-        return cls._make((*entered, *gates.chunk(4, -1), u, c, c, seen, tanh_c, c.new_ones(1, 1)))
 
 
 class CellActivations(NamedTuple):
@@ -335,7 +325,7 @@ def cell_gradients(
         for weight, delta, source in places
     ]
     bias = weights.bias
-    return [*gradients, bias_gradient(bias, deltas_TB4H) if bias_takes_gradient(bias, 1) else None]
+    return [*gradients, bias_gradient(bias, deltas_TB4H) if takes_gradient(bias) else None]
 
 
 def _new_c(step: CellStep, *, capped: bool) -> None:

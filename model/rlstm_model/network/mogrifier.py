@@ -17,11 +17,9 @@ from torch import Tensor
 
 from rlstm_model.network.products import (
     Matrix,
-    RowMatrix,
     add_product,
     affine,
     bias_gradient,
-    bias_takes_gradient,
     factor_of,
     product,
     takes_gradient,
@@ -56,7 +54,7 @@ class MogrifierWeights(NamedTuple):
     @property
     def take_gradients(self) -> bool:
         """Whether there is any gradient to work out."""
-        return bias_takes_gradient(self.bias, 2) or any(map(takes_gradient, (self.up, self.down)))
+        return any(map(takes_gradient, self))
 
     def rounds(self) -> list[RoundWeights]:
         """The weights of each round, as views."""
@@ -80,13 +78,6 @@ class RoundStep(NamedTuple):
     low: Tensor | None
     gate: Tensor
     gated: Tensor
-
-    @classmethod
-    def scratch(cls, weights: MogrifierWeights, like_BH: Tensor) -> list["RoundStep"]:
-        """Buffers for the rounds of any number of steps that nothing goes back to."""
-        gated = like_BH.new_empty(weights.up.shape[0], *like_BH.shape)
-        low, gate = _low_and_gate(weights, 1, like_BH)
-        return [cls(None if low is None else low[0], gate[0], own) for own in gated.unbind()]
 
 
 class MogrifierActivations(NamedTuple):
@@ -215,7 +206,7 @@ def mogrifier_gradients(
     lows = sources if activations.low is None else tuple(activations.low)
     d_lows = () if deltas.low is None else tuple(deltas.low)
     bias = None
-    if weights.bias is not None and bias_takes_gradient(weights.bias, 2):
+    if weights.bias is not None and weights.bias.requires_grad:
         own = [bias_gradient(*each) for each in zip(weights.bias, deltas.gate, strict=True)]
         bias = torch.stack(own) if own else torch.zeros_like(weights.bias)
     return [
@@ -234,8 +225,7 @@ def _round_gradients(
     gradients = [weight_gradient(*each, precision) for each in rounds]
     if gradients:
         return torch.stack(gradients)
-    like = weight.core if isinstance(weight, RowMatrix) else weight
-    return torch.zeros_like(like if isinstance(like, Tensor) else like.shared)
+    return torch.zeros_like(weight if isinstance(weight, Tensor) else weight[-1])
 
 
 def _low_and_gate(weights: MogrifierWeights, rounds: int, like: Tensor) -> tuple[Tensor | None, Tensor]:

@@ -14,14 +14,15 @@ from torch import Tensor
 class RowMatrix(NamedTuple):
     """A matrix that is another one for every row b of the batch: ``shared + left core_b right``.
 
-    ``shared`` ``[N, M]``; ``left`` ``[N, R]``; ``core`` ``[B, R, Q]``; ``right`` ``[Q, M]``; of a mogrifier's
-    matrices all have the rounds in front. Only the product with the core is done row by row.
+    ``shared`` ``[N, M]``; ``left`` ``[N, R]``; ``right`` ``[Q, M]``; ``core`` ``[B, R, Q]``, which alone has
+    a gradient; of a mogrifier's matrices all have the rounds in front. Only the product with the core is done
+    row by row.
     """
 
     shared: Tensor
     left: Tensor
-    core: Tensor
     right: Tensor
+    core: Tensor
 
     @property
     def shape(self) -> torch.Size:
@@ -31,7 +32,7 @@ class RowMatrix(NamedTuple):
     @property
     def mT(self) -> "RowMatrix":  # noqa: N802 - a tensor's name for it
         """The transposed matrix, as views."""
-        return RowMatrix(self.shared.mT, self.right.mT, self.core.mT, self.left.mT)
+        return RowMatrix(self.shared.mT, self.right.mT, self.left.mT, self.core.mT)
 
     def add_own(self, out: Tensor, x: Tensor) -> None:
         """``out`` grows by ``x left core right``, each row with its own core."""
@@ -42,11 +43,13 @@ class RowMatrix(NamedTuple):
 class ObservedMatrix(NamedTuple):
     """A shared matrix ``[.., N, M]`` of whose gradient the factors are wanted, not their product.
 
-    What :func:`weight_gradient` gives of it are ``delta`` and ``source`` side by side, ``[T, B, N + M]``:
-    row b's gradient is the product of the two over T.
+    ``factors`` ``[.., T, B, N + M]`` stand for them: their values play no part, and their gradient is
+    ``delta`` and ``source`` of :func:`weight_gradient` side by side. Row b's gradient of the matrix is the
+    product of the two over T.
     """
 
     shared: Tensor
+    factors: Tensor
 
     @property
     def shape(self) -> torch.Size:
@@ -66,21 +69,14 @@ def factor_of(matrix: Matrix, precision: torch.dtype) -> Tensor | RowMatrix:
 
 def unbind(matrix: Matrix) -> list[Matrix]:
     """The matrices along the leading dimension, as views."""
-    if isinstance(matrix, RowMatrix):
-        return [RowMatrix(*parts) for parts in zip(*(field.unbind() for field in matrix), strict=True)]
-    if isinstance(matrix, ObservedMatrix):
-        return [ObservedMatrix(shared) for shared in matrix.shared.unbind()]
-    return list(matrix.unbind())
+    if isinstance(matrix, Tensor):
+        return list(matrix.unbind())
+    return [type(matrix)(*parts) for parts in zip(*(field.unbind() for field in matrix), strict=True)]
 
 
 def takes_gradient(weight: Matrix | None) -> bool:
-    """Whether there is a gradient to work out: a tensor may be frozen, other kinds of matrices never are."""
-    return weight is not None and (not isinstance(weight, Tensor) or weight.requires_grad)
-
-
-def bias_takes_gradient(bias: Tensor | None, shared_dims: int) -> bool:
-    """The same for a bias, which has a dimension more than if it were shared where rows have their own."""
-    return bias is not None and (bias.requires_grad or bias.dim() > shared_dims)
+    """Whether there is a gradient to work out: of a tensor, or of the last part of another matrix."""
+    return weight is not None and (weight if isinstance(weight, Tensor) else weight[-1]).requires_grad
 
 
 def affine(bias: Tensor | None, x_BN: Tensor, weight: Matrix, out: Tensor) -> None:
@@ -124,22 +120,6 @@ def add_product(out: Tensor, x_BN: Tensor, weight: Matrix) -> None:
         out.add_(x_BN.to(weight.dtype) @ weight)
 
 
-def linear(x_BN: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
-    """``weight x + bias`` for every row, as a new tensor; ``weight`` is ``[M, N]``."""
-    if isinstance(weight, RowMatrix):
-        return _with_own(linear(x_BN, weight.shared, bias), x_BN, weight)
-    assert isinstance(weight, Tensor)
-    return x_BN @ weight.t() if bias is None else torch.addmm(bias, x_BN, weight.t())
-
-
-def add_linear(base: Tensor, x_BN: Tensor, weight: Matrix) -> Tensor:
-    """``base + weight x`` for every row, as a new tensor."""
-    if isinstance(weight, RowMatrix):
-        return _with_own(add_linear(base, x_BN, weight.shared), x_BN, weight)
-    assert isinstance(weight, Tensor)
-    return torch.addmm(base, x_BN, weight.t())
-
-
 def weight_gradient(weight: Matrix, delta: Tensor, source: Tensor, precision: torch.dtype) -> Tensor:
     """Gradient of a layer's matrix, by which ``delta`` ``[T, B, N]`` stands behind ``source`` ``[T, B, M]``.
 
@@ -160,8 +140,3 @@ def weight_gradient(weight: Matrix, delta: Tensor, source: Tensor, precision: to
 def bias_gradient(bias: Tensor, delta: Tensor) -> Tensor:
     """Gradient of a layer's bias ``[N]``, or ``[B, N]`` where every row has its own, from ``[T, B, N]``."""
     return delta.sum(0) if bias.dim() == 2 else delta.sum((0, 1))
-
-
-def _with_own(base: Tensor, x_BN: Tensor, weight: RowMatrix) -> Tensor:
-    own = torch.bmm((x_BN @ weight.right.t()).unsqueeze(1), weight.core.mT).squeeze(1)
-    return torch.addmm(base, own, weight.left.t())

@@ -7,10 +7,11 @@
     skip        xhat_{l-1}                xhat_1 + .. + xhat_L
     plain       xhat_{l-1}                xhat_L
 
-(Melis 2022, §3.2; docs/mathematics.md §1.2, §2.3.) ``step`` reads one token, ``sequence`` a window, layer by
-layer; they give the same numbers.
+(Melis 2022, §3.2; docs/mathematics.md §1.2, §2.3.) A window is read layer by layer.
 Shape suffixes: T time, B batch rows, L layers, H hidden units.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,6 @@ from rlstm_model.network.window import (
     LayerMasks,
     LayerState,
     LayerWeights,
-    read_token,
     read_window,
 )
 
@@ -66,16 +66,6 @@ class Stack(nn.Module):
         self.widths = config.layer_widths
         self.layers = nn.ModuleList(RecurrentLayer(config, *widths) for widths in self.widths)
 
-    def step(self, x_BH: Tensor, state: State) -> tuple[Tensor, State]:
-        """One token, without dropout: what the softmax reads, and the new state."""
-        source, total, states = x_BH, None, []
-        for layer, (h, c) in zip(self._layers(), state.layers(self.widths), strict=True):
-            h, c = read_token(layer.weights, source, h, c, capped=layer.cell.capped)
-            states.append((h, c))
-            source, total = self.join(total, h)
-        assert total is not None
-        return total, State.of(states)
-
     def sequence(
         self,
         x_TBH: Tensor,
@@ -83,26 +73,27 @@ class Stack(nn.Module):
         masks: DropoutMasks = NO_DROPOUT,
         *,
         precision: torch.dtype | None = None,
+        weights: Sequence[LayerWeights] | None = None,
     ) -> tuple[Tensor, State]:
         """A window: what the softmax reads, ``[T, B, H]``, and the last state.
 
         ``precision`` is that of the factors of matrix products (None: of the weights): bfloat16 is faster.
+        ``weights`` take the place of the layers' own.
         """
-        kind, source, total, states = self.kind(precision), x_TBH, None, []
-        for index, (layer, before) in enumerate(zip(self._layers(), state.layers(self.widths), strict=True)):
+        layers = self._layers()
+        kind = LayerKind(layers[0].cell, precision or layers[0].x.dtype)
+        source, total, states = x_TBH, None, []
+        for index, (layer, before) in enumerate(
+            zip(weights or self.weights, state.layers(self.widths), strict=True)
+        ):
             n = self.widths[index][1]
             drawn = (masks.state, masks.cell)
             own = LayerMasks(*(None if mask is None else mask[index, ..., :n] for mask in drawn))
-            output, last = read_window(kind, layer.weights, source, LayerState(*before), own)
+            output, last = read_window(kind, layer, source, LayerState(*before), own)
             states.append(last)
             source, total = self.join(total, output)
         assert total is not None
         return total, State.of(states)
-
-    def kind(self, precision: torch.dtype | None) -> LayerKind:
-        """What the layers are; ``precision`` None is that of the weights."""
-        first = self._layers()[0]
-        return LayerKind(first.cell, precision or first.x.dtype)
 
     def join(self, total: Tensor | None, output: Tensor) -> tuple[Tensor, Tensor]:
         """What the next layer reads, and what the softmax would, after one more layer's output."""
@@ -111,18 +102,10 @@ class Stack(nn.Module):
         total = total + output
         return (total if self.stacking == "residual" else output), total
 
-    def arriving_below(self, arriving: Tensor, d_out: Tensor, d_read: Tensor) -> Tensor:
-        """:meth:`join` backward: the loss gradient at the output of the layer below.
-
-        From that at this layer's output, at what the softmax read, and at what this layer read.
-        """
-        if self.stacking == "plain":
-            return d_read
-        return (arriving if self.stacking == "residual" else d_out) + d_read
-
-    def layer(self, index: int) -> LayerWeights:
-        """The weights of one layer."""
-        return self._layers()[index].weights
+    @property
+    def weights(self) -> list[LayerWeights]:
+        """Those of each layer."""
+        return [layer.weights for layer in self._layers()]
 
     def _layers(self) -> list[RecurrentLayer]:
         return [layer for layer in self.layers if isinstance(layer, RecurrentLayer)]

@@ -1,13 +1,12 @@
-"""One layer: over a window, forward and by back-propagation through time; and over one token.
+"""One layer over a window, forward and by back-propagation through time.
 
 Time is walked once in each direction; each weight's gradient is then one matrix product over all steps and
-rows, where automatic differentiation would add a weight-sized outer product at every step. One token is too
-short to prepare buffers for: its equations are written once more, without dropout, as plain functions of
-values with nothing kept.
+rows, where automatic differentiation would add a weight-sized outer product at every step.
 Shape suffixes: T time, S some steps, B batch rows, H hidden units.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -36,14 +35,14 @@ from rlstm_model.network.mogrifier import (
     mogrify,
     mogrify_backward,
 )
-from rlstm_model.network.products import Matrix, add_linear, linear
+from rlstm_model.network.products import Matrix
 
 # Local derivatives are worked out for as many steps at once as a core's cache holds.
 _CACHED_VALUES = 2**15
 
 
 class LayerWeights(NamedTuple):
-    """One layer's weights, in float32 or float64."""
+    """One layer's weights, in float32 or float64. Of other matrices than tensors the last part is learned."""
 
     cell: CellWeights
     mogrifier: MogrifierWeights
@@ -63,9 +62,23 @@ class LayerWeights(NamedTuple):
         """Whether there is any gradient to work out."""
         return self.cell.take_gradients or self.mogrifier.take_gradients
 
-    def detached(self) -> "LayerWeights":
-        """The same, of which only rows' own weights and observed matrices take gradients."""
-        return self.from_flat([w.detach() if isinstance(w, Tensor) else w for w in self.flat()])
+    def tensors(self) -> list[Tensor | None]:
+        """All that they are made of, in one row."""
+        return [part for w in self.flat() for part in (w if isinstance(w, tuple) else (w,))]
+
+    def of(self, tensors: Iterable[Tensor | None]) -> "LayerWeights":
+        """The same made of other tensors."""
+        left: Any = iter(tensors)
+        return self.from_flat(
+            [type(w)(*islice(left, len(w))) if isinstance(w, tuple) else next(left) for w in self.flat()]
+        )
+
+    def spread(self, gradients: Iterable[Tensor | None]) -> list[Tensor | None]:
+        """Gradients in the order of :meth:`flat` in that of :meth:`tensors`."""
+        spread: list[Tensor | None] = []
+        for weight, gradient in zip(self.flat(), gradients, strict=True):
+            spread += [None] * (len(weight) - 1 if isinstance(weight, tuple) else 0) + [gradient]
+        return spread
 
 
 class LayerKind(NamedTuple):
@@ -132,7 +145,7 @@ class UnrolledLayer(NamedTuple):
     @property
     def out(self) -> Tensor:
         """What the layer hands on, ``[T, B, H]``."""
-        return _handed_on(self.h, self.masks)
+        return self.h[1:] if self.masks.cell is None else self.h[1:] * self.masks.cell
 
     @property
     def state(self) -> LayerState:
@@ -239,30 +252,12 @@ def read_window(
 
     In code under ``torch.compile`` it stays a function of its own.
     """
+    tensors, apply = layer.tensors(), _Window.apply
     if torch.compiler.is_compiling():
         # Steps write into views of buffers, which a compiler would have to take apart: they run as they are.
-        read: Callable[..., tuple[Tensor, LayerState]] = torch.compiler.disable(_read_window)  # type: ignore[no-untyped-call]
-        return read(kind, layer, x_TBH, state, masks)
-    return _read_window(kind, layer, x_TBH, state, masks)
-
-
-def _read_window(
-    kind: LayerKind, layer: LayerWeights, x_TBH: Tensor, state: LayerState, masks: LayerMasks
-) -> tuple[Tensor, LayerState]:
-    if torch.is_grad_enabled():
-        out, h, c = _Window.apply(kind, masks, x_TBH, *state, *layer.flat())  # type: ignore[no-untyped-call]
-        return out, LayerState(h, c)
-    h_TBH = _hs(x_TBH, state.h)
-    hs = h_TBH.unbind()
-    cell = CellStep.scratch(state.c, kind.cell.blocks)
-    rounds = RoundStep.scratch(layer.mogrifier, state.c)
-    masked = None if masks.state is None else torch.empty_like(masks.state)
-    steps = [
-        Step(x, h, h if masked is None else masked, h_new, cell, rounds)
-        for x, h, h_new in zip(x_TBH.unbind(), hs[:-1], hs[1:], strict=True)
-    ]
-    _walk(kind, layer, steps, masks.state)
-    return _handed_on(h_TBH, masks), LayerState(hs[-1].clone(), cell.c)
+        apply = torch.compiler.disable(apply)  # type: ignore[no-untyped-call]
+    out, h, c = apply(kind, layer.of([None] * len(tensors)), masks, x_TBH, *state, *tensors)  # type: ignore[no-untyped-call]
+    return out, LayerState(h, c)
 
 
 class _Window(torch.autograd.Function):
@@ -272,21 +267,22 @@ class _Window(torch.autograd.Function):
     def forward(
         ctx: Any,
         kind: LayerKind,
+        form: LayerWeights,
         masks: LayerMasks,
         x_TBH: Tensor,
         h_BH: Tensor,
         c_BH: Tensor,
-        *flat: Tensor | None,
+        *tensors: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        read = unroll(kind, LayerWeights.from_flat(flat), x_TBH, LayerState(h_BH, c_BH), masks)
-        ctx.kind, ctx.weights = kind, len(flat)
-        ctx.save_for_backward(*flat, *masks, read.x, read.h, read.h_in, *read.cell, *read.mogrifier)
+        read = unroll(kind, form.of(tensors), x_TBH, LayerState(h_BH, c_BH), masks)
+        ctx.kind, ctx.form, ctx.weights = kind, form, len(tensors)
+        ctx.save_for_backward(*tensors, *masks, read.x, read.h, read.h_in, *read.cell, *read.mogrifier)
         return read.out, *read.state
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out_TBH: Tensor, dh_BH: Tensor, dc_BH: Tensor) -> tuple[Tensor | None, ...]:
-        layer = LayerWeights.from_flat(ctx.saved_tensors[: ctx.weights])
+        layer = ctx.form.of(ctx.saved_tensors[: ctx.weights])
         state, cell_mask, x, h, h_in, *saved = ctx.saved_tensors[ctx.weights :]
         size = len(CellActivations._fields)
         read = UnrolledLayer(
@@ -300,7 +296,7 @@ class _Window(torch.autograd.Function):
             MogrifierActivations(*saved[size:]),
         )
         dx_TBH, first, gradients = read.backward(d_out_TBH, LayerState(dh_BH.clone(), dc_BH.clone()))
-        return None, None, dx_TBH, *first, *gradients
+        return None, None, None, dx_TBH, *first, *layer.spread(gradients)
 
 
 def _factors(
@@ -344,45 +340,3 @@ def _hs(x_TBH: Tensor, first_BH: Tensor) -> Tensor:
     h = first_BH.new_empty(len(x_TBH) + 1, *first_BH.shape)
     h[0] = first_BH
     return h
-
-
-def _handed_on(h: Tensor, masks: LayerMasks) -> Tensor:
-    return h[1:] if masks.cell is None else h[1:] * masks.cell
-
-
-def read_token(
-    weights: LayerWeights, x_BH: Tensor, h_BH: Tensor, c_BH: Tensor, *, capped: bool
-) -> tuple[Tensor, Tensor]:
-    """The new h and c. ``capped``: whether the input gate is."""
-    x_BH, h_BH = _mogrify(weights.mogrifier, x_BH, h_BH)
-    cell, n = weights.cell, h_BH.shape[1]
-    if cell.u is None or cell.c is None:
-        gates = add_linear(linear(h_BH, cell.h, cell.bias), x_BH, cell.x)
-        i, j = torch.sigmoid(gates[:, :n]), torch.tanh(gates[:, n : 2 * n])
-        f, o = torch.sigmoid(gates[:, 2 * n :]).chunk(2, 1)
-        c_BH = _new_c(i, j, f, c_BH, capped=capped)
-        return o * torch.tanh(c_BH), c_BH
-    from_h = linear(h_BH, cell.h, cell.bias[..., : 3 * n])
-    ij = add_linear(from_h[:, : 2 * n], x_BH, cell.x)
-    i, j = torch.sigmoid(ij[:, :n]), torch.tanh(ij[:, n:])
-    f = torch.sigmoid(add_linear(from_h[:, 2 * n :], i * j, cell.u))
-    c_BH = _new_c(i, j, f, c_BH, capped=capped)
-    o = torch.sigmoid(linear(c_BH, cell.c, cell.bias[..., 3 * n :]))
-    return o * torch.tanh(c_BH), c_BH
-
-
-def _mogrify(weights: MogrifierWeights, x_BH: Tensor, h_BH: Tensor) -> tuple[Tensor, Tensor]:
-    for k, (up, down, bias) in enumerate(weights.rounds()):
-        source, gated = (h_BH, x_BH) if k % 2 == 0 else (x_BH, h_BH)
-        low = source if down is None else linear(source, down)
-        half = torch.sigmoid(linear(low, up, bias)) * gated
-        if k % 2 == 0:
-            x_BH = half + half
-        else:
-            h_BH = half + half
-    return x_BH, h_BH
-
-
-def _new_c(i: Tensor, j: Tensor, f: Tensor, c_BH: Tensor, *, capped: bool) -> Tensor:
-    written = torch.minimum(i, 1 - f) if capped else i
-    return torch.addcmul(f * c_BH, written, j)

@@ -6,7 +6,7 @@ it was computed. Shape suffixes: T tokens, N rows, L layers, H hidden units, P f
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +18,12 @@ from rlstm_model.native import Row, Step, Window
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.network.state import State
 from rlstm_model.parameters import Parameters
-from rlstm_model.torch_backend.fast_weights import FastWeights, FrozenWeights, Weights, slow_norm
-from rlstm_model.torch_backend.full import FullFastWeights
-from rlstm_model.torch_backend.graphs import graphed, graphed_reading
+from rlstm_model.torch_backend.fast_weights import FastWeights, FrozenWeights, FullFastWeights, slow_norm
+from rlstm_model.torch_backend.graphs import graphed
 from rlstm_model.torch_backend.rules import LearningRule
 from rlstm_model.torch_backend.subspace import Basis, SubspaceFastWeights
 
-REVISION = 1
+REVISION = 2
 """Of what is computed, by the last bit: it grows when a change of ours changes one."""
 
 
@@ -47,11 +46,9 @@ class TorchBackend:
         self.dtype: type = np.float32 if calibration is None else calibration.space.dtype
         self._temperature = temperature
         self._device = model.embedding.input.device
-        self._weights: Weights = graphed_reading(FrozenWeights(model))
+        self._weights = graphed(FrozenWeights(model) if calibration is None else _kind(model, calibration))
         self._rule: LearningRule | None = None
         if calibration is not None:
-            weights = graphed(_fast_weights(model, calibration))
-            self._weights = weights
             self._rule = LearningRule(calibration.rule(slow_norm(model)), self._device)
 
     @classmethod
@@ -88,7 +85,7 @@ class TorchBackend:
         if self._rule is None:
             raise ValueError("without a calibration nothing is learned")
         ids_TN, state, delta_NP = self._given(rows)
-        learned = cast(FastWeights, self._weights).learn(
+        learned = self._weights.learn(
             delta_NP,
             ids_TN,
             self._columns([row.targets for row in rows], torch.int64),
@@ -100,9 +97,7 @@ class TorchBackend:
         gradient_NP = learned.gradient_NP[: len(rows)]
         rates = [row.rate or 0.0 for row in rows]
         steps = self._rule.step(kept_NP, gradient_NP, rates)
-        after_NP = steps.delta_NP.cpu().numpy()
-        own = [Step(after_NP[n], *figures) for n, figures in enumerate(steps.figures())]
-        return self._reads(rows, learned.logits_TNV, learned.state, own)
+        return self._reads(rows, learned.logits_TNV, learned.state, steps)
 
     def _given(self, rows: Sequence[Row]) -> tuple[Tensor, State, Tensor | None]:
         """Ids, states and fast weights, with rows that are none up to a whole tile."""
@@ -114,7 +109,7 @@ class TorchBackend:
         h, c = states.permute(1, 2, 0, 3).contiguous()
         delta_NP = None
         if rows[0].delta_P is not None:
-            delta_NP = self._stacked([row.delta_P for row in padded]).float()
+            delta_NP = self._stacked([row.delta_P for row in padded]).to(self._weights.dtype)
         return self._columns([row.ids for row in padded], torch.int64), State(h, c), delta_NP
 
     def _nothing(self, like: Row) -> Row:
@@ -152,7 +147,7 @@ def identity(device: str) -> str:
     return f"torch{torch.__version__}-{name}-r{REVISION}"
 
 
-def _fast_weights(model: LanguageModel, calibration: Calibration) -> FastWeights:
+def _kind(model: LanguageModel, calibration: Calibration) -> FastWeights:
     space, device = calibration.space, model.embedding.input.device
     if space.whole:
         return FullFastWeights(model)
@@ -161,5 +156,4 @@ def _fast_weights(model: LanguageModel, calibration: Calibration) -> FastWeights
         for name, axes in space.axes.items()
     }
     chosen_P = None if space.chosen_P is None else torch.from_numpy(space.chosen_P).to(device)
-    storage = torch.float16 if space.dtype is np.float16 else torch.float32
-    return SubspaceFastWeights(model, bases, space.biases, chosen_P, storage)
+    return SubspaceFastWeights(model, bases, space.biases, chosen_P)

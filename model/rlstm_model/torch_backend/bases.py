@@ -17,9 +17,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rlstm_model.adaptation.config import Reduction
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.torch_backend.factors import Factor, Factors, SegmentGradients
-from rlstm_model.torch_backend.subspace import Basis, SubspaceFastWeights
+from rlstm_model.torch_backend.fast_weights import FullFastWeights
+from rlstm_model.torch_backend.subspace import Basis
 
 # Gradients are written out for as many rows at once as have this many elements together.
 _ELEMENTS_AT_ONCE = 2**20
@@ -142,10 +144,10 @@ class GradientSquares:
         self._bases = bases
         self._like = model.embedding.input.detach()
         self._count = 0
-        shapes = {name: weight.shape for name, weight in model.named_parameters()}
+        shapes: dict[str, Sequence[int]] = {name: weight.shape for name, weight in model.named_parameters()}
         if bases is not None:
-            subspace = SubspaceFastWeights(model, bases, [name for name in shapes if name.endswith("bias")])
-            shapes = {name: torch.Size(shape) for name, shape in subspace.shapes.items()}
+            biases = {name: shape for name, shape in shapes.items() if name.endswith("bias")}
+            shapes = {name: basis.core for name, basis in bases.items()} | biases
         self._sums = {name: self._like.new_zeros(shape).double() for name, shape in shapes.items()}
 
     def add(self, gradients: SegmentGradients) -> None:
@@ -186,6 +188,31 @@ def collect(segments: Iterable[SegmentGradients], *statistics: Statistic) -> int
     if count == 0:
         raise ValueError("no text fills a segment")
     return count
+
+
+def measure_rms(
+    model: LanguageModel, texts: Sequence[Sequence[int]], *, segment: int, reduction: Reduction, bos_id: int
+) -> tuple[dict[str, Tensor], int]:
+    """RMS of single segments' gradients by weight name, and how many there were, of any model.
+
+    Each text is read from its beginning with carried state, as a session would be; its last tokens that
+    fill no segment are left. Raises ValueError when no text fills one.
+    """
+    full, named, count = FullFastWeights(model), dict(model.named_parameters()), 0
+    squares_P = model.embedding.input.new_zeros(full.size).double()
+    weights_S1 = model.embedding.input.new_full((segment, 1), 1 / segment if reduction == "mean" else 1.0)
+    for ids in texts:
+        state, last = model.initial_state(1), bos_id
+        for start in range(0, len(ids) - segment + 1, segment):
+            read = torch.tensor([last, *ids[start : start + segment]], device=weights_S1.device)[:, None]
+            done = full.learn(None, read[:-1], read[1:], weights_S1, state)
+            squares_P += done.gradient_NP[0].double().square_()
+            state, last, count = done.state, int(read[-1]), count + 1
+    if count == 0:
+        raise ValueError(f"no text fills a segment of {segment} tokens")
+    rms_P = (squares_P / count).sqrt_().to(model.embedding.input)
+    parts = torch.split(rms_P, [weight.numel() for weight in named.values()])
+    return {name: part.view_as(named[name]) for name, part in zip(named, parts, strict=True)}, count
 
 
 def _matrices(model: LanguageModel) -> dict[str, torch.Size]:

@@ -13,14 +13,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlstm_model.adaptation.config import Reduction
-from rlstm_model.network.cells import CellWeights
 from rlstm_model.network.language_model import LanguageModel
-from rlstm_model.network.mogrifier import MogrifierWeights
 from rlstm_model.network.products import Matrix, ObservedMatrix
-from rlstm_model.network.row_model import RowEmbedding, RowModel, UnrolledRows
+from rlstm_model.network.state import State
 from rlstm_model.network.window import LayerWeights
-from rlstm_model.torch_backend.fast_weights import softmax_gradient
-from rlstm_model.torch_backend.subspace import SubspaceFastWeights, layer_names
+from rlstm_model.torch_backend.subspace import layer_names
 
 
 class Factor(NamedTuple):
@@ -126,85 +123,90 @@ def segment_gradients(
     for name, value in (("segment", segment), ("rows", rows)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, not {value}")
+    if model.embedding.mixture is not None:
+        raise ValueError("gradients of a mixture of softmaxes have no such factors")
     longest_first = sorted(texts, key=len, reverse=True)
-    scale = 1 / segment if reduction == "mean" else 1.0
+    scale, device = 1 / segment if reduction == "mean" else 1.0, model.embedding.input.device
     for start in range(0, len(longest_first), rows):
-        for window, targets_SB in _read(model, longest_first[start : start + rows], segment, bos_id):
-            yield _gradients(window, targets_SB, scale)
-
-
-def _read(
-    model: LanguageModel, texts: Sequence[Sequence[int]], segment: int, bos_id: int
-) -> Iterator[tuple[UnrolledRows, Tensor]]:
-    """Segment after segment of some texts, longest first: what was read, and the targets ``[S, B]``."""
-    device, state = model.embedding.input.device, model.initial_state(len(texts))
-    last_1B = torch.full((1, len(texts)), bos_id, device=device)
-    for stop in range(segment, len(texts[0]) + 1, segment):
-        going_on = [text[stop - segment : stop] for text in texts if len(text) >= stop]
-        batch = len(going_on)
-        targets_SB = torch.tensor([[int(token) for token in part] for part in going_on], device=device).t()
-        ids_SB = torch.cat((last_1B[:, :batch], targets_SB[:-1]))
-        window = _observed(model, batch).unroll(ids_SB, state.rows(slice(batch)))
-        yield window, targets_SB
-        state, last_1B = window.state, targets_SB[-1:]
-
-
-def _observed(model: LanguageModel, batch: int) -> RowModel:
-    """The model for a batch, whose layers have observed matrices and a bias for every row."""
-    biases = [name for name, _ in model.stack.named_parameters(prefix="stack") if name.endswith("bias")]
-    subspace = SubspaceFastWeights(model, {}, biases)
-    rows = subspace.rows(subspace.zero(batch))
-    return RowModel(model, RowEmbedding(None, None, None), [_observed_layer(layer) for layer in rows.layers])
-
-
-def _observed_layer(layer: LayerWeights) -> LayerWeights:
-    cell, mogrifier = layer.cell, layer.mogrifier
-    u, c, down = (_observed_matrix(matrix) for matrix in (cell.u, cell.c, mogrifier.down))
-    return LayerWeights(
-        CellWeights(_observe(cell.x), _observe(cell.h), u, c, cell.bias),
-        MogrifierWeights(_observe(mogrifier.up), down, mogrifier.bias),
-    )
-
-
-def _observed_matrix(matrix: Matrix | None) -> ObservedMatrix | None:
-    return None if matrix is None else _observe(matrix)
-
-
-def _observe(matrix: Matrix) -> ObservedMatrix:
-    return ObservedMatrix((matrix if isinstance(matrix, Tensor) else matrix.shared).detach())
+        some = longest_first[start : start + rows]
+        state, last_1B = model.initial_state(len(some)), torch.full((1, len(some)), bos_id, device=device)
+        for stop in range(segment, len(some[0]) + 1, segment):
+            going_on = [list(text[stop - segment : stop]) for text in some if len(text) >= stop]
+            targets_SB = torch.tensor(going_on, device=device).t()
+            ids_SB = torch.cat((last_1B[:, : len(going_on)], targets_SB[:-1]))
+            gradients, state = _gradients(model, ids_SB, targets_SB, state.rows(slice(len(going_on))), scale)
+            yield gradients
+            last_1B = targets_SB[-1:]
 
 
 @torch.no_grad()
-def _gradients(window: UnrolledRows, targets_SB: Tensor, scale: float) -> SegmentGradients:
-    """The backward pass from the losses times ``scale``."""
-    d_logits_SBV = softmax_gradient(window.rows.logits(window.features), targets_SB).mul_(scale)
-    model = window.rows.model
-    d_read_SBH, layers = window.backward_layers(d_logits_SBV @ model.embedding.output_matrix)
+def _gradients(
+    model: LanguageModel, ids_SB: Tensor, targets_SB: Tensor, state: State, scale: float
+) -> tuple[SegmentGradients, State]:
+    """Of the losses times ``scale``, and the state after the segment."""
+    layers = [_observed(layer, *ids_SB.shape) for layer in model.stack.weights]
+    read_SBH = model.embedding.embed(ids_SB).requires_grad_(True)
+    with torch.enable_grad():
+        features_SBH, after = model.stack.sequence(read_SBH, state, weights=layers)
+    output_VH = model.embedding.output_matrix
+    d_logits_SBV = softmax_gradient(
+        functional.linear(features_SBH, output_VH).add_(model.embedding.bias), targets_SB
+    ).mul_(scale)
+    learned = {
+        name: weight if isinstance(weight, Tensor) else weight[-1]
+        for layer, weights in enumerate(layers)
+        for name, weight in zip(layer_names(layer), weights.flat(), strict=True)
+        if weight is not None and 0 not in weight.shape
+    }
+    d_read_SBH, *gradients = torch.autograd.grad(
+        features_SBH, (read_SBH, *learned.values()), d_logits_SBV @ output_VH
+    )
     biases = {"embedding.bias": d_logits_SBV.sum(0)}
-    matrices = _embedding_factors(window, d_logits_SBV.transpose(0, 1), d_read_SBH.transpose(0, 1))
-    weights = dict(model.named_parameters())
-    for layer, gradients in enumerate(layers):
-        for name, gradient in zip(layer_names(layer), gradients, strict=True):
-            if gradient is None:
-                continue
-            if name.endswith("bias"):
-                biases[name] = gradient.transpose(0, 1) if gradient.dim() == 3 else gradient
-            elif gradient.numel() > 0:
-                matrices[name] = _layer_factors(gradient, weights[name].shape)
-    return SegmentGradients(targets_SB.shape[1], matrices, biases)
+    matrices = _embedding_factors(model, ids_SB, d_logits_SBV, d_read_SBH, features_SBH.detach())
+    shapes = {name: weight.shape for name, weight in model.named_parameters()}
+    for name, gradient in zip(learned, gradients, strict=True):
+        if name.endswith("bias"):
+            biases[name] = gradient.transpose(0, 1) if gradient.dim() == 3 else gradient
+        else:
+            matrices[name] = _layer_factors(gradient, shapes[name])
+    return SegmentGradients(targets_SB.shape[1], matrices, biases), after.detach()
+
+
+def _observed(layer: LayerWeights, time: int, batch: int) -> LayerWeights:
+    """A layer with observed matrices and a bias for every row; a mogrifier's have the rounds in front."""
+
+    def observed(name: str, weight: Matrix | None) -> Matrix | None:
+        if not isinstance(weight, Tensor):
+            return None
+        if name.endswith("bias"):
+            return weight.detach().unsqueeze(-2).repeat_interleave(batch, -2).requires_grad_(True)
+        *rounds, rows, columns = weight.shape
+        factors = weight.new_zeros(()).expand(*rounds, time, batch, rows + columns)
+        return ObservedMatrix(weight.detach(), factors.requires_grad_(True))
+
+    return LayerWeights.from_flat([*map(observed, layer_names(0), layer.flat())])
+
+
+def softmax_gradient(logits: Tensor, targets: Tensor) -> Tensor:
+    """Gradient of each target's loss at the logits ``[.., V]``: p - 1 for the target, p for all others."""
+    d_logits = torch.softmax(logits, -1)
+    minus_one = d_logits.new_full((), -1.0).expand(*targets.shape, 1)
+    return d_logits.scatter_add_(-1, targets.unsqueeze(-1), minus_one)
 
 
 def _embedding_factors(
-    window: UnrolledRows, d_logits_BSV: Tensor, d_read_BSH: Tensor
+    model: LanguageModel, ids_SB: Tensor, d_logits_SBV: Tensor, d_read_SBH: Tensor, features_SBH: Tensor
 ) -> dict[str, list[Factors]]:
     """Of the two matrices; where they are tied, of the one, whose gradient is the sum over both places."""
-    ids_BS, features_BSH = window.ids.t(), window.features.transpose(0, 1)
-    if window.rows.model.embedding.output is None:
-        sources = torch.cat((d_read_BSH, features_BSH), 1)
-        return {"embedding.input": [Factors(Factor(ids_BS, d_logits_BSV), Factor.of(sources))]}
+    ids_BS, d_logits, d_read, features = (
+        part.transpose(0, 1) for part in (ids_SB, d_logits_SBV, d_read_SBH, features_SBH)
+    )
+    if model.embedding.output is None:
+        sources = torch.cat((d_read, features), 1)
+        return {"embedding.input": [Factors(Factor(ids_BS, d_logits), Factor.of(sources))]}
     return {
-        "embedding.input": [Factors(Factor(ids_BS, d_logits_BSV[:, :0]), Factor.of(d_read_BSH))],
-        "embedding.output": [Factors(Factor.of(d_logits_BSV), Factor.of(features_BSH))],
+        "embedding.input": [Factors(Factor(ids_BS, d_logits[:, :0]), Factor.of(d_read))],
+        "embedding.output": [Factors(Factor.of(d_logits), Factor.of(features))],
     }
 
 

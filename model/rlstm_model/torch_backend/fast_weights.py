@@ -1,17 +1,19 @@
 """Fast weights: what a session may change, one flat vector a row beside the shared slow weights.
 
-Every kind (in :mod:`~rlstm_model.torch_backend.full` and `subspace` beside it) reads and learns for
-N rows at once, each with a delta of its own; no row changes another.
+Rows are read and learn N at once, each with a delta of its own; no row changes another. Every kind says what
+its rows predict as a function of their deltas; automatic differentiation gives the gradients, through layers
+whose backward pass is written out (:mod:`rlstm_model.network.window`).
 Shape suffixes: T tokens of a segment, N rows, V vocabulary, P fast weights of a row.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
 
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.network.state import State
@@ -20,8 +22,8 @@ from rlstm_model.network.state import State
 class Learned(NamedTuple):
     """What rows read, and the gradient of each row's own loss.
 
-    ``logits_TNV`` have been multiplied by the temperature. ``gradient_NP`` may be a workspace's own, and
-    lives until the next call of the same thread.
+    ``logits_TNV`` have been multiplied by the temperature. Of recorded graphs ``gradient_NP`` lives until the
+    next call.
     """
 
     logits_TNV: Tensor
@@ -29,52 +31,39 @@ class Learned(NamedTuple):
     gradient_NP: Tensor
 
 
-class Weights(Protocol):
-    """What rows are read with: fast weights, or less where nothing learns.
+class FastWeights(ABC):
+    """A kind of fast weights of one model, which it never changes.
 
-    Deltas are ``[N, P]``, or None where all are zero. Several threads may use it, and it never changes the
-    model.
+    Deltas are ``[N, P]``, or None where all are zero.
+
+    size     P
+    tile     rows by whose multiples a row's last bits do not depend on how many rows there are
+    at_once  rows that are read or learn in one pass: what more of them would cost in memory they gain not
     """
 
-    @property
-    def model(self) -> LanguageModel:
-        """The model with its slow weights, as loaded."""
+    size: int
+    tile: int
+    at_once: int
 
-    @property
-    def tile(self) -> int:
-        """Rows by whose multiples a row's last bits do not depend on how many rows there are."""
+    def __init__(self, model: LanguageModel) -> None:
+        """Raises ValueError for a model in half precision, which would swallow the steps."""
+        self.model = model
+        self.dtype = model.embedding.input.dtype
+        if self.dtype.itemsize < 4:
+            raise ValueError(f"fast weights need a model in float32 or float64, not {self.dtype}")
 
-    @property
-    def at_once(self) -> int:
-        """Rows that are read or learn in one pass: what more of them would cost in memory they gain not."""
+    @abstractmethod
+    def logits(
+        self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, temperature: float
+    ) -> tuple[Tensor, State]:
+        """Logits ``[T, N, V]`` after each of the ids, and the state after: differentiable in the deltas."""
 
-    def computed(self, rows: int) -> int:
-        """Rows that are computed where so many whole tiles of them are given."""
-
-    def zero(self, rows: int) -> Tensor:
-        """Deltas of zero ``[N, P]``, in the dtype they are kept in: a value, never written to."""
-
+    @torch.no_grad()
     def read(
         self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0
     ) -> tuple[Tensor, State]:
-        """Logits ``[T, N, V]`` after each of the ids, and the state after them."""
-
-    def step(
-        self, delta_NP: Tensor | None, ids_N: Tensor, state: State, *, temperature: float = 1.0
-    ) -> tuple[Tensor, State]:
-        """The same for one token a row: logits ``[N, V]``."""
-
-
-class FastWeights(Weights, Protocol):
-    """A kind of fast weights of one model."""
-
-    @property
-    def size(self) -> int:
-        """P."""
-
-    @property
-    def slow_norm(self) -> float:
-        """The norm of all slow weights, by which that of a delta is measured."""
+        """Logits and state, without gradients."""
+        return self.logits(delta_NP, ids_TN, state, temperature)
 
     def learn(
         self,
@@ -86,57 +75,86 @@ class FastWeights(Weights, Protocol):
         *,
         temperature: float = 1.0,
     ) -> Learned:
-        """What :meth:`read` gives, and the gradient of each row's sum of weighted losses at its delta.
+        """The same, and the gradient of each row's sum of weighted losses at its delta.
 
         ``state`` is cut from its history. The loss is that of the distributions at the temperature.
         """
+        rows = ids_TN.shape[1]
+        given_NP = state.h.new_zeros(rows, self.size) if delta_NP is None else delta_NP.detach()
+        with torch.enable_grad():
+            given_NP = given_NP.requires_grad_(True)
+            logits_TNV, after = self.logits(given_NP, ids_TN, state.detach(), temperature)
+            losses = cross_entropy(logits_TNV.flatten(0, 1), targets_TN.flatten(), reduction="none")
+            (gradient_NP,) = torch.autograd.grad((losses * weights_TN.flatten()).sum(), given_NP)
+        return Learned(logits_TNV.detach(), after.detach(), gradient_NP)
 
 
-@dataclass(frozen=True)
-class FrozenWeights:
-    """:class:`Weights` without anything to learn: the weights as loaded.
+class FrozenWeights(FastWeights):
+    """Nothing to learn: the weights as loaded, of any model."""
 
-    Those of one model are equal, so that frozen texts are read together, and share batches with others.
-    """
-
-    model: LanguageModel
+    size = 0
     at_once = 256
 
-    @property
-    def tile(self) -> int:
-        """See :class:`Weights`."""
-        return row_tile(self.model)
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__(model)
+        self.tile = row_tile(model)
 
-    def computed(self, rows: int) -> int:
-        """See :class:`Weights`."""
-        return rows
-
-    def zero(self, rows: int) -> Tensor:
-        """Deltas ``[N, 0]``."""
-        return self.model.embedding.input.new_zeros(rows, 0)
-
-    @torch.no_grad()
-    def read(
-        self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0
+    def logits(
+        self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, temperature: float
     ) -> tuple[Tensor, State]:
-        """Logits ``[T, N, V]`` after each of the ids, and the state after them; deltas add nothing."""
+        """See :class:`FastWeights`; deltas add nothing."""
         features_TNH, after = self.model(ids_TN, state)
         return self.model.logits(features_TNH, temperature), after
 
-    @torch.no_grad()
-    def step(
-        self, delta_NP: Tensor | None, ids_N: Tensor, state: State, *, temperature: float = 1.0
+
+class FullFastWeights(FastWeights):
+    """The kind ``full``: a delta for every weight, theta = theta_0 + delta.
+
+    The literature's dynamic evaluation. Rows cannot share a product: each is read with weights of its own.
+    """
+
+    tile = 1
+    at_once = 1
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__(model)
+        self._predicting = _Predicting(model)
+        self._slow = {name: weight.detach() for name, weight in self._predicting.named_parameters()}
+        self.size = sum(weight.numel() for weight in self._slow.values())
+
+    def logits(
+        self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, temperature: float
     ) -> tuple[Tensor, State]:
-        """The same for one token a row: logits ``[N, V]``."""
-        features_NH, after = self.model.step(ids_N, state)
-        return self.model.logits(features_NH, temperature), after
+        """See :class:`FastWeights`."""
+        if delta_NP is None:
+            read: tuple[Tensor, State] = self._predicting(ids_TN, state, temperature)
+            return read
+        rows = []
+        for row, delta_P in enumerate(delta_NP):
+            own = slice(row, row + 1)
+            parts = torch.split(delta_P, [weight.numel() for weight in self._slow.values()])
+            weights = {
+                name: slow + part.view_as(slow)
+                for (name, slow), part in zip(self._slow.items(), parts, strict=True)
+            }
+            rows.append(
+                functional_call(self._predicting, weights, (ids_TN[:, own], state.rows(own), temperature))
+            )
+        logits, states = zip(*rows, strict=True)
+        h, c = (torch.cat(parts, 1) for parts in zip(*states, strict=True))
+        return torch.cat(logits, 1), State(h, c)
 
 
-def softmax_gradient(logits: Tensor, targets: Tensor) -> Tensor:
-    """Gradient of each target's loss at the logits ``[.., V]``: p - 1 for the target, p for all others."""
-    d_logits = torch.softmax(logits, -1)
-    minus_one = d_logits.new_full((), -1.0).expand(*targets.shape, 1)
-    return d_logits.scatter_add_(-1, targets.unsqueeze(-1), minus_one)
+class _Predicting(nn.Module):
+    """A model, from ids to logits in one call."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids_TN: Tensor, state: State, temperature: float) -> tuple[Tensor, State]:
+        features_TNH, after = self.model(ids_TN, state)
+        return self.model.logits(features_TNH, temperature), after
 
 
 def row_tile(model: LanguageModel, fast_weights: int = 32) -> int:
@@ -153,20 +171,3 @@ def row_tile(model: LanguageModel, fast_weights: int = 32) -> int:
 def slow_norm(model: LanguageModel) -> float:
     """The norm of all weights of a model together."""
     return math.sqrt(sum(float(weight.detach().double().square().sum()) for weight in model.parameters()))
-
-
-def check_precision(model: LanguageModel) -> None:
-    """Raise ValueError for a model in half precision, which would swallow the steps."""
-    dtype = model.embedding.input.dtype
-    if dtype.itemsize < 4:
-        raise ValueError(f"fast weights need a model in float32 or float64, not {dtype}")
-
-
-def send(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Numbers, or nested lists of them, as a tensor on a device.
-
-    A copy to a GPU from ordinary memory waits until the GPU has done everything before it; from pinned memory
-    nobody waits.
-    """
-    pinned = device.type == "cuda"
-    return torch.tensor(values, dtype=dtype, pin_memory=pinned).to(device, non_blocking=True)

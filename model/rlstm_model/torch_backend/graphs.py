@@ -12,17 +12,14 @@ Shape suffixes: T tokens of a segment, N rows, V vocabulary, P fast weights of a
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.network.state import State
-from rlstm_model.torch_backend.fast_weights import FastWeights, FrozenWeights, Learned, Weights
-from rlstm_model.torch_backend.subspace import SubspaceFastWeights
+from rlstm_model.torch_backend.fast_weights import FastWeights, FullFastWeights, Learned
 
 # The first runs of an operation choose and load its kernels, which cannot be recorded.
 _WARM_UPS = 2
@@ -192,90 +189,27 @@ class Graphs:
         return self._buffers[key]
 
 
-@dataclass(frozen=True, repr=False)
-class GraphedReading:
-    """See :class:`~rlstm_model.torch_backend.fast_weights.Weights`. Equal where what they replay is.
+class GraphedWeights(FastWeights):
+    """Other weights by graphs; ``least``: rows that a bucket has at least."""
 
-    ``least``: rows that a bucket has at least.
-    """
+    def __init__(self, weights: FastWeights, graphs: Graphs, least: int = 1, at_once: int = 1024) -> None:
+        super().__init__(weights.model)
+        self.weights, self.graphs = weights, graphs
+        self.size, self.tile, self.at_once, self._least = weights.size, weights.tile, at_once, least
 
-    weights: Weights
-    graphs: Graphs = field(compare=False)
-    least: int = 1
-    at_once: int = 1024
-
-    @property
-    def model(self) -> LanguageModel:
-        """See :class:`~rlstm_model.torch_backend.fast_weights.Weights`."""
-        return self.weights.model
-
-    @property
-    def tile(self) -> int:
-        """See :class:`~rlstm_model.torch_backend.fast_weights.Weights`."""
-        return self.weights.tile
-
-    def computed(self, rows: int) -> int:
-        """See :class:`~rlstm_model.torch_backend.fast_weights.Weights`."""
-        padded = self._bucket(rows)
-        return padded if padded <= self.at_once else rows
-
-    def zero(self, rows: int) -> Tensor:
-        """See :class:`~rlstm_model.torch_backend.fast_weights.Weights`."""
-        return self.weights.zero(rows)
+    def logits(
+        self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, temperature: float
+    ) -> tuple[Tensor, State]:
+        """See :class:`FastWeights`."""
+        return self.weights.logits(delta_NP, ids_TN, state, temperature)
 
     @torch.no_grad()
     def read(
         self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0
     ) -> tuple[Tensor, State]:
-        """See :class:`~rlstm_model.torch_backend.fast_weights.Weights`."""
+        """See :class:`FastWeights`."""
         logits_TNV, h, c = self._run(self._read, "read", Given(delta_NP, ids_TN, *state), temperature)
         return logits_TNV, State(h, c)
-
-    @torch.no_grad()
-    def step(
-        self, delta_NP: Tensor | None, ids_N: Tensor, state: State, *, temperature: float = 1.0
-    ) -> tuple[Tensor, State]:
-        """See :class:`~rlstm_model.torch_backend.fast_weights.Weights`."""
-        given = Given(delta_NP, ids_N.unsqueeze(0), *state)
-        logits_1NV, h, c = self._run(self._step, "step", given, temperature)
-        return logits_1NV[0], State(h, c)
-
-    def _run(self, operation: Operation, name: str, given: Given, temperature: float) -> list[Tensor]:
-        """Results of the given rows: logits and states, to be kept, and what else there is as it lies."""
-        rows = given.ids.shape[1]
-        padded = self._bucket(rows)
-        if padded > self.at_once:
-            return [*operation(given, temperature)]
-        logits_TNV, h, c, *own = self.graphs.run(operation, name, given, padded, temperature)
-        return [*(kept[:, :rows].clone() for kept in (logits_TNV, h, c)), *(part_N[:rows] for part_N in own)]
-
-    def _bucket(self, rows: int) -> int:
-        return bucket(max(rows, self.least), self.tile)
-
-    def _read(self, given: Given, temperature: float) -> tuple[Tensor, ...]:
-        logits_TNV, after = self.weights.read(given.delta, given.ids, given.state, temperature=temperature)
-        return logits_TNV, *after
-
-    def _step(self, given: Given, temperature: float) -> tuple[Tensor, ...]:
-        logits_NV, after = self.weights.step(given.delta, given.ids[0], given.state, temperature=temperature)
-        return logits_NV.unsqueeze(0), *after
-
-
-@dataclass(frozen=True, repr=False)
-class GraphedWeights(GraphedReading):
-    """See :class:`~rlstm_model.torch_backend.fast_weights.FastWeights`."""
-
-    weights: FastWeights
-
-    @property
-    def size(self) -> int:
-        """See :class:`~rlstm_model.torch_backend.fast_weights.FastWeights`."""
-        return self.weights.size
-
-    @property
-    def slow_norm(self) -> float:
-        """See :class:`~rlstm_model.torch_backend.fast_weights.FastWeights`."""
-        return self.weights.slow_norm
 
     @torch.no_grad()
     def learn(
@@ -288,12 +222,25 @@ class GraphedWeights(GraphedReading):
         *,
         temperature: float = 1.0,
     ) -> Learned:
-        """See :class:`~rlstm_model.torch_backend.fast_weights.FastWeights`."""
+        """See :class:`FastWeights`."""
         if delta_NP is None:  # spares a graph: zeros learn the same
-            delta_NP = self.zero(ids_TN.shape[1]).to(state.h.dtype)
+            delta_NP = state.h.new_zeros(ids_TN.shape[1], self.size)
         given = Given(delta_NP, ids_TN, *state, targets_TN, weights_TN)
         logits_TNV, h, c, gradient_NP = self._run(self._learn, "learn", given, temperature)
         return Learned(logits_TNV, State(h, c), gradient_NP)
+
+    def _run(self, operation: Operation, name: str, given: Given, temperature: float) -> list[Tensor]:
+        """Results of the given rows: logits and states, to be kept, and what else there is as it lies."""
+        rows = given.ids.shape[1]
+        padded = bucket(max(rows, self._least), self.tile)
+        if padded > self.at_once:
+            return [*operation(given, temperature)]
+        logits_TNV, h, c, *own = self.graphs.run(operation, name, given, padded, temperature)
+        return [*(kept[:, :rows].clone() for kept in (logits_TNV, h, c)), *(part_N[:rows] for part_N in own)]
+
+    def _read(self, given: Given, temperature: float) -> tuple[Tensor, ...]:
+        logits_TNV, after = self.weights.read(given.delta, given.ids, given.state, temperature=temperature)
+        return logits_TNV, *after
 
     def _learn(self, given: Given, temperature: float) -> tuple[Tensor, ...]:
         assert given.targets is not None
@@ -312,18 +259,9 @@ def bucket(rows: int, tile: int) -> int:
 def graphed(weights: FastWeights) -> FastWeights:
     """The same by graphs, where the model lies on a CUDA device and all rows are done at once.
 
-    The kind ``full`` stays as it is: it lays one delta after the other over a second model, and which lies
-    there is Python's to know.
+    The kind ``full`` stays as it is: its rows are done one by one.
     """
     device = weights.model.embedding.input.device
-    if device.type != "cuda" or not isinstance(weights, SubspaceFastWeights):
+    if device.type != "cuda" or isinstance(weights, FullFastWeights):
         return weights
     return GraphedWeights(weights, Graphs(CudaGraphs(device)), _LEAST_ROWS)
-
-
-def graphed_reading(weights: FrozenWeights) -> Weights:
-    """The same for weights that only read."""
-    device = weights.model.embedding.input.device
-    if device.type != "cuda":
-        return weights
-    return GraphedReading(weights, Graphs(CudaGraphs(device)), _LEAST_ROWS)

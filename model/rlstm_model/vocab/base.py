@@ -2,7 +2,7 @@
 
 import codecs
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -123,6 +123,7 @@ class Vocab(Protocol):
 
     def decoder(self) -> Decoder:
         """A new incremental decoder: its pieces, joined, are what ``decode`` gives."""
+        return Utf8Decoder(self)
 
     def token_bytes(self, token: int) -> bytes:
         """The UTF-8 bytes of one token. Raises InvalidToken."""
@@ -139,6 +140,52 @@ class Vocab(Protocol):
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that :func:`rlstm_model.vocab.from_json` reads back."""
+
+
+class SpecialTokens(Vocab, Protocol):
+    """A vocabulary that names its special tokens, and has ids by name.
+
+    eos      what a newline is; None where a newline only separates, or is like other text
+    unknown  the token for what the vocabulary lacks; None where such text is refused
+    bos      the token that a model reads before the first one; None is eos
+    lower    text is read in lower case
+    """
+
+    eos: str | None
+    unknown: str | None
+    bos: str | None
+    lower: bool
+
+    @property
+    def _index(self) -> Mapping[str, int]:
+        """Ids by name."""
+
+    @property
+    def bos_id(self) -> int:
+        """See :class:`Vocab`."""
+        return self.eos_id if self.bos is None else self._index[self.bos]
+
+    @property
+    def eos_id(self) -> int:
+        """See :class:`Vocab`; that of bos where nothing ends a line."""
+        special = self.bos if self.eos is None else self.eos
+        assert special is not None
+        return self._index[special]
+
+    @property
+    def unknown_id(self) -> int | None:
+        """See :class:`Vocab`."""
+        return None if self.unknown is None else self._index[self.unknown]
+
+    def _check_special(self) -> None:
+        """Raise VocabError unless all that is named is there, and something begins a text."""
+        if type(self.lower) is not bool:
+            raise VocabError("lower must be true or false")
+        if self.eos is None and self.bos is None:
+            raise VocabError("bos must be named where there is no eos: a model reads one before a text")
+        for special in (self.unknown, self.eos, self.bos):
+            if special is not None and (not isinstance(special, str) or special not in self._index):
+                raise VocabError(f"{self.kind} must hold {special!r}")
 
 
 class Utf8Decoder:
@@ -160,6 +207,12 @@ class Utf8Decoder:
     def flush(self) -> str:
         """See :class:`Decoder`."""
         return self._utf8.decode(b"", final=True)
+
+
+def space_ids(vocab: Vocab) -> NDArray[np.intp]:
+    """The tokens that begin with white space."""
+    first = (vocab.token_bytes(token).decode(errors="replace")[:1] for token in range(vocab.size))
+    return np.array([token for token, character in enumerate(first) if character.isspace()], np.intp)
 
 
 def utf8(text: str) -> bytes:

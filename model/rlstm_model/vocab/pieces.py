@@ -20,8 +20,8 @@ from rlstm_model.vocab.base import (
     FORMAT_VERSION,
     Decoder,
     Encoded,
+    SpecialTokens,
     Utf8Decoder,
-    Vocab,
     VocabError,
     VocabKind,
     utf8,
@@ -54,11 +54,10 @@ class Tokenizer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PieceVocab(Vocab):
+class PieceVocab(SpecialTokens):
     """``tokenizer`` is the text of a tokenizer.json, or a sentencepiece model's bytes in base64.
 
-    The others are those of :class:`~rlstm_model.vocab.words.WordVocab`. A newline is what the library makes
-    of it, else ``eos``, else nothing.
+    A newline is what the library makes of it, else ``eos``, else nothing.
     """
 
     library: Library
@@ -74,13 +73,7 @@ class PieceVocab(Vocab):
         """Raises VocabError, also when the library is not installed."""
         if self.library not in get_args(Library) or not isinstance(self.tokenizer, str):
             raise VocabError(f"library must be {' or '.join(get_args(Library))}, and tokenizer a string")
-        if type(self.lower) is not bool:
-            raise VocabError("lower must be true or false")
-        if self.eos is None and self.bos is None:
-            raise VocabError("bos must name a piece where there is no eos: a model reads one before a text")
-        for special in (self.unknown, self.eos, self.bos):
-            if special is not None and (not isinstance(special, str) or special not in self._index):
-                raise VocabError(f"the tokenizer has no piece {special!r}")
+        self._check_special()
 
     @cached_property
     def _made(self) -> Tokenizer:
@@ -117,18 +110,6 @@ class PieceVocab(Vocab):
     def size(self) -> int:
         """See :class:`Vocab`."""
         return len(self._made.names)
-
-    @property
-    def bos_id(self) -> int:
-        """See :class:`Vocab`."""
-        return self.eos_id if self.bos is None else self._index[self.bos]
-
-    @property
-    def eos_id(self) -> int:
-        """See :class:`Vocab`; that of bos where there is none."""
-        special = self.bos if self.eos is None else self.eos
-        assert special is not None
-        return self._index[special]
 
     @property
     def unknown_id(self) -> int | None:

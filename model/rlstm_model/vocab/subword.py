@@ -18,10 +18,8 @@ import numpy as np
 
 from rlstm_model.vocab.base import (
     FORMAT_VERSION,
-    Decoder,
     Encoded,
     Ids,
-    Utf8Decoder,
     Vocab,
     VocabError,
     VocabKind,
@@ -118,10 +116,6 @@ class SubwordVocab(Vocab):
         """See :class:`Vocab`."""
         self.validate(ids)
         return b"".join(map(self._tokens.__getitem__, ids)).decode("utf-8", errors="replace")
-
-    def decoder(self) -> Decoder:
-        """See :class:`Vocab`."""
-        return Utf8Decoder(self)
 
     def token_bytes(self, token: int) -> bytes:
         """See :class:`Vocab`."""

@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 
 from rlstm_model.vocab.base import (
     FORMAT_VERSION,
-    Decoder,
     Encoded,
     Ids,
-    Utf8Decoder,
     Vocab,
     VocabError,
     VocabKind,
@@ -51,10 +49,6 @@ class ByteVocab(Vocab):
         """See :class:`Vocab`."""
         self.validate(ids)
         return bytes(ids).decode("utf-8", errors="replace")
-
-    def decoder(self) -> Decoder:
-        """See :class:`Vocab`."""
-        return Utf8Decoder(self)
 
     def token_bytes(self, token: int) -> bytes:
         """See :class:`Vocab`."""
@@ -125,10 +119,6 @@ class CharVocab(Vocab):
         table[_code_points(self.characters)] = np.arange(len(self.characters))
         return table[_code_points(text)]
 
-    def decoder(self) -> Decoder:
-        """See :class:`Vocab`."""
-        return _CharDecoder(self)
-
     def token_bytes(self, token: int) -> bytes:
         """See :class:`Vocab`; the unknown id is U+FFFD."""
         self.validate((token,))
@@ -137,19 +127,6 @@ class CharVocab(Vocab):
     def to_json(self) -> dict[str, Any]:
         """See :class:`Vocab`."""
         return {"format_version": FORMAT_VERSION, "kind": self.kind, "characters": self.characters}
-
-
-class _CharDecoder:
-    lost = 0
-
-    def __init__(self, vocab: CharVocab) -> None:
-        self._vocab = vocab
-
-    def feed(self, token: int) -> str:
-        return self._vocab.token_bytes(token).decode()
-
-    def flush(self) -> str:
-        return ""
 
 
 def _code_points(text: str) -> NDArray[np.uint32]:

@@ -12,8 +12,9 @@ from rlstm_model.vocab.base import (
     FORMAT_VERSION,
     Decoder,
     Encoded,
+    SpecialTokens,
     UnknownText,
-    Vocab,
+    Utf8Decoder,
     VocabError,
     VocabKind,
     surrogate_in,
@@ -26,15 +27,10 @@ EOS_WORD = "<eos>"
 
 
 @dataclass(frozen=True)
-class WordVocab(Vocab):
+class WordVocab(SpecialTokens):
     """``words`` in id order, the special ones among them.
 
-    eos           what a newline is; None where a newline only separates, or is a character like others
-    unknown       the token for what the list lacks; None where such text is refused
-    bos           the token that a model reads before the first one; None is eos
-    lower         text is read in lower case
-    by_character  each character is a token, not what stands between white space
-
+    ``by_character``: each character is a token, not what stands between white space.
     A newline is the token ``eos``; other white space only separates words, so that decoding gives single
     spaces. The word ``<unk>`` in a text is the unknown id, as in the WikiText and PTB files; the word
     ``<eos>`` in a text is unknown: only a newline ends a line.
@@ -56,13 +52,7 @@ class WordVocab(Vocab):
                 raise VocabError(f"words[{index}] must hold no lone surrogate")
         if len(set(self.words)) != len(self.words):
             raise VocabError("words must be distinct")
-        for special in (self.unknown, self.eos, self.bos):
-            if special is not None and special not in self.words:
-                raise VocabError(f"words must hold {special}")
-        if self.eos is None and self.bos is None:
-            raise VocabError("bos must name a word where there is no eos: a model reads one before a text")
-        if type(self.lower) is not bool:
-            raise VocabError("lower must be true or false")
+        self._check_special()
 
     @classmethod
     def build(cls, text: str) -> "WordVocab":
@@ -100,23 +90,6 @@ class WordVocab(Vocab):
         """See :class:`Vocab`."""
         return len(self.words)
 
-    @property
-    def bos_id(self) -> int:
-        """See :class:`Vocab`."""
-        return self.eos_id if self.bos is None else self._index[self.bos]
-
-    @property
-    def eos_id(self) -> int:
-        """See :class:`Vocab`; that of bos where nothing ends a line."""
-        special = self.bos if self.eos is None else self.eos
-        assert special is not None
-        return self._index[special]
-
-    @property
-    def unknown_id(self) -> int | None:
-        """See :class:`Vocab`."""
-        return None if self.unknown is None else self._index[self.unknown]
-
     def encode(self, text: str) -> Encoded:
         """See :class:`Vocab`; a span leaves out the white space around a word. Raises UnknownText."""
         utf8(text)
@@ -140,7 +113,7 @@ class WordVocab(Vocab):
 
     def decoder(self) -> Decoder:
         """See :class:`Vocab`."""
-        return _WordDecoder(self)
+        return Utf8Decoder(self) if self.by_character else _WordDecoder(self)
 
     def token_bytes(self, token: int) -> bytes:
         """See :class:`Vocab`; without the spaces between words."""
@@ -170,23 +143,18 @@ OPTIONS = ("eos", "unknown", "bos", "lower")
 """What a file may say of its words, or pieces."""
 
 
-class _WordDecoder:
+class _WordDecoder(Utf8Decoder):
     """A space goes between two words of a line, and nowhere else."""
 
-    lost = 0
-
     def __init__(self, vocab: WordVocab) -> None:
-        self._vocab = vocab
+        super().__init__(vocab)
         self._inside_line = False
 
     def feed(self, token: int) -> str:
-        word = self._vocab.token_bytes(token).decode()
-        space = " " if self._inside_line and word != "\n" and not self._vocab.by_character else ""
+        word = super().feed(token)
+        space = " " if self._inside_line and word != "\n" else ""
         self._inside_line = word != "\n"
         return space + word
-
-    def flush(self) -> str:
-        return ""
 
 
 _TOKEN = re.compile(r"\n|\S+")

@@ -1,6 +1,6 @@
 """Who may do what: one layer before every route, which denies whatever it does not know.
 
-Keys are kept as SHA-256 and compared in constant time. A server without keys serves this machine only. There
+Keys are kept as SHA-256. A server without keys serves this machine only. There
 the `Host` header must name this machine, so that no web page reaches the server under a name of its own, and
 a browser must not say that another page asks.
 """
@@ -8,10 +8,9 @@ a browser must not say that another page asks.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import ipaddress
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
@@ -82,23 +81,20 @@ class Quotas(BaseModel):
     sessions: Annotated[int | None, Field(ge=0)] = None
     stored_bytes: Annotated[int | None, Field(ge=0)] = None
 
-    def requests(self) -> TokenBucket | None:
-        """Start counting requests."""
-        return _bucket("requests", self.requests_per_second)
-
     def quota(self) -> Quota:
-        """Start counting everything else."""
+        """Start counting."""
+
+        def bucket(what: str, rate: float | None) -> TokenBucket | None:
+            return None if rate is None else TokenBucket(what, rate)
+
         return Quota(
-            tokens=_bucket("tokens", self.tokens_per_second),
-            learned=_bucket("tokens learned from", self.learned_tokens_per_second),
-            generated=_bucket("tokens generated", self.generated_tokens_per_second),
+            requests=bucket("requests", self.requests_per_second),
+            tokens=bucket("tokens", self.tokens_per_second),
+            learned=bucket("tokens learned from", self.learned_tokens_per_second),
+            generated=bucket("tokens generated", self.generated_tokens_per_second),
             sessions=self.sessions,
             stored_bytes=self.stored_bytes,
         )
-
-
-def _bucket(what: str, rate: float | None) -> TokenBucket | None:
-    return None if rate is None else TokenBucket(what, rate)
 
 
 class KeyRecord(BaseModel):
@@ -121,7 +117,6 @@ class Principal:
     tenant: str = DEFAULT_TENANT
     key_id: str | None = None
     scopes: frozenset[ScopeName] = ALL_SCOPES
-    requests: TokenBucket | None = None
     quota: Quota = UNLIMITED
 
     def require(self, *scopes: ScopeName) -> None:
@@ -137,30 +132,8 @@ NOBODY = Principal(tenant="", scopes=frozenset())
 """Who asks for what is open: no tenant of any key."""
 
 
-class KeyRing:
-    """The keys of a server, as digests."""
-
-    def __init__(self, records: Sequence[KeyRecord]) -> None:
-        self._entries = [(bytes.fromhex(record.sha256), _principal(record)) for record in records]
-
-    def find(self, key: bytes) -> Principal | None:
-        """Give whose key this is. Every entry is compared, so the time does not tell which one fits."""
-        digest = hashlib.sha256(key).digest()
-        found = None
-        for known, principal in self._entries:
-            if hmac.compare_digest(known, digest):
-                found = principal
-        return found
-
-
-def _principal(record: KeyRecord) -> Principal:
-    return Principal(
-        tenant=record.tenant,
-        key_id=record.sha256[:KEY_ID_DIGITS],
-        scopes=frozenset(record.scopes),
-        requests=record.quotas.requests(),
-        quota=record.quotas.quota(),
-    )
+KeyRing = Mapping[bytes, Principal]
+"""Whose each key is, by its SHA-256: the time that a look-up takes tells of no key."""
 
 
 def load_keys(settings: Settings) -> KeyRing | None:
@@ -184,7 +157,16 @@ def load_keys(settings: Settings) -> KeyRing | None:
         raise StartupError(
             "RLSTM_API_KEYS, RLSTM_API_KEYS_FILE: one key is there twice, and could be either's"
         )
-    return KeyRing(records)
+    return {bytes.fromhex(record.sha256): _principal(record) for record in records}
+
+
+def _principal(record: KeyRecord) -> Principal:
+    return Principal(
+        tenant=record.tenant,
+        key_id=record.sha256[:KEY_ID_DIGITS],
+        scopes=frozenset(record.scopes),
+        quota=record.quotas.quota(),
+    )
 
 
 def _records_of_file(settings: Settings) -> list[KeyRecord]:
@@ -286,12 +268,12 @@ class AuthLayer:
         client = scope.get("client")  # of a proxy that is trusted, what it says
         principal = self._identify(self._ring, _bearer(scope, headers), str(client[0]) if client else "")
         principal.require(*_needed(path))
-        if principal.requests is not None:
-            principal.requests.take()
+        if principal.quota.requests is not None:
+            principal.quota.requests.take()
         return principal
 
     def _identify(self, ring: KeyRing, key: bytes, address: str) -> Principal:
-        principal = ring.find(key)
+        principal = ring.get(hashlib.sha256(key).digest())
         if principal is None:
             self._failed.failed(address)
             raise Unauthorized("the key is not known")

@@ -6,7 +6,6 @@ it becomes an object, and each part that is wrong could become an error of its o
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -16,13 +15,16 @@ import jiter
 import orjson
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, APIRouter
 from pydantic import BaseModel, Field
 
 from rlstm_server.api.problems import MEDIA_TYPE
+from rlstm_server.engine.requests import off_loop
 from rlstm_server.errors import InvalidJson, InvalidText, UnsupportedMediaType
 from rlstm_server.schemas.text import Timings
 from rlstm_server.schemas.wire import Answer, Unit, laid_out
+
+JSON: Final = "application/json"
 
 INLINE_BYTES: Final = 16_384
 """A smaller body is parsed at once; a larger one in a thread, so that other requests go on."""
@@ -58,17 +60,17 @@ class StrictRoute(APIRoute):
         async def handle_strictly(request: Request) -> Response:
             body = await request.body()
             if body:
-                _check_declared(request)
-            scope: Any = request.scope
-            if "content-type" not in request.headers:  # one that sent no body at all is taken as JSON
-                scope = {**scope, "headers": [*scope["headers"], (b"content-type", b"application/json")]}
-            found = ReadRequest(scope, request.receive)
-            found._body = body or b"{}"
-            short = len(body) <= INLINE_BYTES
-            found.value = read(found._body) if short else await asyncio.to_thread(read, body)
+                check_declared(request, JSON)
+            found = ReadRequest(request.scope, request.receive)
+            found.value = await off_loop(len(body), partial(read, body or b"{}"), INLINE_BYTES)
             return await handle(found)
 
         return handle_strictly
+
+
+def strict_routes(tag: str, prefix: str = "") -> APIRouter:
+    """Make what a module's routes are put into; a body that says nothing of its type is taken as JSON."""
+    return APIRouter(prefix=prefix, route_class=StrictRoute, tags=[tag], strict_content_type=False)
 
 
 class ReadRequest(Request):
@@ -76,35 +78,29 @@ class ReadRequest(Request):
 
     value: Any
 
+    async def body(self) -> bytes:
+        """Give what FastAPI takes for a body that is there."""
+        return b"{}"
+
     async def json(self) -> Any:
         """Give what the body says."""
         return self.value
 
 
-def _check_declared(request: Request) -> None:
-    media_type, charset = _declared(request.headers.getlist("content-type"))
-    if media_type != "application/json":
-        raise UnsupportedMediaType("send the body with content-type: application/json")
-    if charset not in {"utf-8", "utf8"}:
-        raise UnsupportedMediaType("send the body as UTF-8")
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedMediaType("send the body as it is, without content-encoding")
-
-
-def check_octets(values: list[str]) -> None:
-    """Raise UnsupportedMediaType unless a body is declared as plain bytes."""
-    if _declared(values)[0] != "application/octet-stream":
-        raise UnsupportedMediaType("send the file with content-type: application/octet-stream")
-
-
-def _declared(values: list[str]) -> tuple[str, str]:
-    """Give media type and character set of a body, in lower case; nothing for more than one header.
+def check_declared(request: Request, media_type: str) -> None:
+    """Raise UnsupportedMediaType unless a body is declared as this, by one header.
 
     The standard library's parsers take e-mail's extended parameters too, and fail on some that are none.
     """
-    media_type, *parameters = (values[0] if len(values) == 1 else "").lower().split(";")
+    values = request.headers.getlist("content-type")
+    said, *parameters = (values[0] if len(values) == 1 else "").lower().split(";")
     named = {name.strip(): value.strip(' \t"') for name, _, value in (p.partition("=") for p in parameters)}
-    return media_type.strip(), named.get("charset", "utf-8")
+    if said.strip() != media_type:
+        raise UnsupportedMediaType(f"send the body with content-type: {media_type}")
+    if named.get("charset", "utf-8") not in {"utf-8", "utf8"}:
+        raise UnsupportedMediaType("send the body as UTF-8")
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedMediaType("send the body as it is, without content-encoding")
 
 
 def parse_strictly(body: bytes) -> Any:
@@ -163,10 +159,11 @@ async def respond(
     """Write an answer about so many tokens, all its logarithms in this unit; or what a function makes."""
     if isinstance(answer, Answer):
         timings = getattr(answer, "timings", None)
-        body = await encode(partial(laid_out, answer, unit), tokens)
+        build: Callable[[], Mapping[str, Any]] = partial(laid_out, answer, unit)
     else:
-        body = await encode(answer, tokens)
-    response = Response(body, status_code=status, headers=headers, media_type="application/json")
+        build = answer
+    body = await off_loop(tokens, lambda: orjson.dumps(build()), INLINE_TOKENS)
+    response = Response(body, status_code=status, headers=headers, media_type=JSON)
     if timings is not None:
         parts = (("queue", timings.queue), ("compute", timings.compute), ("store", timings.store))
         told = [f"{name};dur={seconds * 1000:.3f}" for name, seconds in parts]
@@ -174,13 +171,6 @@ async def respond(
     if version is not None:
         response.headers["etag"] = f'"{version}"'
     return response
-
-
-async def encode(build: Callable[[], Mapping[str, Any]], tokens: int) -> bytes:
-    """Build an answer and encode it."""
-    if tokens <= INLINE_TOKENS:
-        return orjson.dumps(build())
-    return await asyncio.to_thread(lambda: orjson.dumps(build()))
 
 
 # ---- in the OpenAPI document ------------------------------------------------------------------------------

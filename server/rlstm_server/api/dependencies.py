@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -13,12 +12,12 @@ from starlette.requests import HTTPConnection
 
 from rlstm_server.api.auth import PRINCIPAL, Principal
 from rlstm_server.api.limits import HELD, Exchange
-from rlstm_server.api.tracing import SESSION_ID, endpoint_of, trace_of
+from rlstm_server.api.tracing import SESSION_ID, trace_of
+from rlstm_server.caller import Call
 from rlstm_server.engine.engine import Engine
 from rlstm_server.errors import InvalidField, NotFound
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import NAME
-from rlstm_server.schemas.wire import Call
 from rlstm_server.settings import Settings
 
 VERSION_TAG = re.compile(r'"?([0-9]{1,18})"?')
@@ -34,7 +33,6 @@ def form(pattern: str) -> dict[str, Any]:
 class Services:
     """What the running application holds.
 
-    drain    takes no new work, gives what is under way so many seconds, and ends the rest with Draining
     about    the answer of /info
     started  when, in Unix seconds
     """
@@ -42,7 +40,6 @@ class Services:
     settings: Settings
     metrics: Metrics
     engine: Engine
-    drain: Callable[[float], Awaitable[None]]
     about: dict[str, Any]
     started: int = field(default_factory=lambda: int(time.time()))
 
@@ -73,10 +70,8 @@ class RequestContext:
         self.path: str = scope["path"]
         if scope["type"] == "http":
             self.held: Exchange = scope[HELD]
-        if session:
-            if not SESSION_ID.fullmatch(session):
-                raise NotFound
-            self.trace.session_id = session
+        if session and not SESSION_ID.fullmatch(session):
+            raise NotFound
         if key is not None and not KEY.fullmatch(key):
             raise InvalidField("idempotency-key", "idempotency-key: 1 to 200 visible ASCII characters")
         version = None
@@ -85,7 +80,7 @@ class RequestContext:
         self.call = Call(
             tenant=self.principal.tenant,
             request_id=self.trace.request_id,
-            endpoint=self.metrics.endpoint(endpoint_of(scope)),
+            endpoint=self.trace.endpoint,
             quota=self.principal.quota,
             session=session,
             key=key,

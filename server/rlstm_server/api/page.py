@@ -71,6 +71,12 @@ def page_files() -> Mapping[str, PageFile]:
     return MappingProxyType(found)
 
 
+page_files()  # read now, so that no request waits for the disk
+routes = APIRouter(tags=["page"], include_in_schema=False)
+
+
+@routes.api_route("/", methods=["GET", "HEAD"])
+@routes.api_route(f"{PREFIX}{{file}}", methods=["GET", "HEAD"])
 async def send(request: Request) -> Response:
     """Send a file of the page. The path is a key of a table and is never opened."""
     found = page_files().get(request.scope["path"])
@@ -80,13 +86,3 @@ async def send(request: Request) -> Response:
     if found.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     return Response(found.content, media_type=found.media_type, headers=headers)
-
-
-def router() -> APIRouter:
-    """Build the routes of this module."""
-    page_files()  # read now, so that no request waits for the disk
-    routes = APIRouter(tags=["page"])
-    for path in ("/", f"{PREFIX}{{file}}"):
-        for method in ("GET", "HEAD"):
-            routes.add_api_route(path, send, methods=[method], include_in_schema=False)
-    return routes

@@ -88,7 +88,7 @@ def note(error: errors.ServerError, trace: Trace) -> None:
     """Write down what the request came to; of one with a key the error says only what is known of the key."""
     if trace.keyed and trace.changes:
         error.doubt()
-    trace.problem, trace.problem_status, trace.rejection = error.code, error.status, error.rejection
+    trace.error = error
     if isinstance(error, errors.InternalFault):
         trace.fault = error
     superseded = isinstance(error, errors.InFlight) and trace.status is not None
@@ -105,7 +105,7 @@ def _headers(error: errors.ServerError) -> dict[str, str]:
     if isinstance(error, errors.UpgradeRequired):
         headers |= {"upgrade": "websocket", "connection": "upgrade"}
     if isinstance(error, errors.VersionMismatch):
-        headers["etag"] = f'"{error.current}"'
+        headers["etag"] = f'"{error.facts["version"]}"'
     if isinstance(error, errors.MethodNotAllowed):
         headers["allow"] = str(error.facts.get("allow", ""))
     return headers

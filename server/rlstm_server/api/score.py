@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from rlstm_model.vocab import Vocab
-from rlstm_server.api.bodies import BODY, StrictRoute, answers, respond
+from rlstm_server.api.bodies import BODY, answers, respond, strict_routes
 from rlstm_server.api.dependencies import ContextDep
 from rlstm_server.errors import TooLarge
 from rlstm_server.schemas.text import Columns, ItemScores, ScoreAnswer, ScoreRequest, WordScore
@@ -24,7 +24,10 @@ from rlstm_server.schemas.wire import FACTORS, laid_out
 
 WORD: Final = re.compile(r"\s*\S+|\s+\Z")
 
+routes = strict_routes("score")
 
+
+@routes.post("/score", responses=answers(200, ScoreAnswer, 404, *BODY), summary="Score texts")
 async def score(body: ScoreRequest, context: ContextDep) -> Response:
     """Score texts. Log-probabilities are of the raw distribution: finite, at most 0, at least -9999 nats."""
     context.held.expect(_numbers(body, context.limits.score_numbers))
@@ -94,11 +97,3 @@ def _partial_bytes(data: bytes) -> list[int] | None:
     except UnicodeDecodeError:
         return list(data)
     return None
-
-
-def router() -> APIRouter:
-    """Build the routes of this module."""
-    routes = APIRouter(route_class=StrictRoute, tags=["score"])
-    responses = answers(200, ScoreAnswer, 404, *BODY)
-    routes.add_api_route("/score", score, methods=["POST"], responses=responses, summary="Score texts")
-    return routes

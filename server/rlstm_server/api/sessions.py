@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-from typing import Annotated, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Final, TypeVar
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
-from rlstm_server.api.bodies import BODY, SESSION, StrictRoute, answers, check_octets, problems, respond
+from rlstm_server.api.bodies import BODY, SESSION, answers, check_declared, problems, respond, strict_routes
 from rlstm_server.api.dependencies import (
     AskingDep,
     ChangingDep,
@@ -19,9 +20,8 @@ from rlstm_server.api.dependencies import (
     ResumingDep,
     SnapshotDep,
 )
-from rlstm_server.api.events import TOKEN_NUMBERS
+from rlstm_server.api.generate import TOKEN_NUMBERS, streamed
 from rlstm_server.api.generate import respond as respond_events
-from rlstm_server.api.generate import streamed
 from rlstm_server.errors import InvalidField
 from rlstm_server.schemas.generation import SessionGenerate
 from rlstm_server.schemas.sessions import (
@@ -55,6 +55,7 @@ SESSION_BYTES: Final = 20_480
 OCTETS: Final = "application/octet-stream"
 FILE: Final[dict[str, Any]] = {OCTETS: {"schema": {"type": "string", "format": "binary"}}}
 
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
 PageSize = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Sessions on a page.")]
 NameQuery = Annotated[
     str | None,
@@ -69,14 +70,26 @@ TTLSeconds = Annotated[
     float | None, Query(ge=1, le=MAX_TTL_SECONDS, description="It expires this long after its last change.")
 ]
 
+ONE: Final = "/{session_id}"
+CHANGE: Final = (*BODY, *SESSION)
+routes = strict_routes("sessions", "/sessions")
+
+
+def change(path: str, schema: type, status: int = 200) -> Callable[[Handler], Handler]:
+    """Make the handler that follows a route of POST that answers so."""
+    return routes.post(path, responses=answers(status, schema, *CHANGE), status_code=status)
+
+
 # ---- sessions ---------------------------------------------------------------------------------------------
 
 
+@change("", CreatedSession, 201)
 async def create(body: CreateSession, context: KeyedDep) -> Response:
     """Make a session; a first text is appended at once."""
     return await _made(context, await context.engine.create_session(body.by(context.call)), body.unit)
 
 
+@routes.get("", responses=answers(200, SessionPage, 422))
 async def listing(
     context: ContextDep,
     limit: PageSize = 100,
@@ -91,23 +104,27 @@ async def listing(
     return await respond(page, tokens=len(page.sessions))
 
 
+@routes.get(ONE, responses=answers(200, SessionInfo, *SESSION))
 async def info(context: AskingDep, min_version: MinVersion = None) -> Response:
     """Tell where a session stands and what learning has saved it."""
     found = await context.engine.session_info(context.call.tenant, context.call.session, min_version)
     return await respond(found, version=found.version)
 
 
+@routes.get(f"{ONE}/note", responses=answers(200, NoteAnswer, *SESSION))
 async def note(context: AskingDep, min_version: MinVersion = None) -> Response:
     """Give the newest note."""
     found = await context.engine.session_note(context.call.tenant, context.call.session, min_version)
     return await respond(found, version=found.version)
 
 
+@routes.patch(ONE, responses=answers(200, ChangeAnswer, *CHANGE))
 async def update(body: UpdateRequest, context: ChangingDep) -> Response:
     """Change the time to live, the metadata, or whether appends may learn."""
     return await _changed(await context.engine.update(body.by(context.call)))
 
 
+@change(f"{ONE}/append", AppendAnswer)
 async def append(body: AppendRequest, context: ChangingDep) -> Response:
     """Score this text with the weights as they are, then learn from it."""
     if body.scores in ("tokens", "parts"):
@@ -116,12 +133,14 @@ async def append(body: AppendRequest, context: ChangingDep) -> Response:
     return await respond(answer, unit=body.unit, tokens=answer.length, version=answer.version)
 
 
+@change(f"{ONE}/score", CandidatesAnswer)
 async def score(body: CandidatesRequest, context: AskingDep) -> Response:
     """Rank continuations against the session as it is; nothing changes."""
     answer = await context.engine.score_candidates(body.by(context.call))
     return await respond(answer, unit=body.unit, tokens=len(answer.candidates), version=answer.version)
 
 
+@routes.post(f"{ONE}/generate", responses=streamed(*SESSION))
 async def generate(body: SessionGenerate, context: ResumingDep) -> Response:
     """Continue the session's text with its own weights; keep it in the session where asked."""
     if context.call.after is not None and not body.stream:
@@ -133,11 +152,13 @@ async def generate(body: SessionGenerate, context: ResumingDep) -> Response:
     return await respond_events(events, body, context)
 
 
+@change(f"{ONE}/reset", ChangeAnswer)
 async def reset(body: ResetRequest, context: ChangingDep) -> Response:
     """Forget the fast weights, the recurrent state, or both."""
     return await _changed(await context.engine.reset(body.by(context.call)))
 
 
+@routes.delete(ONE, responses=problems(*SESSION), status_code=204)
 async def delete(context: AskingDep) -> Response:
     """End a session for good. Repeating it is harmless."""
     await context.engine.delete(context.call.tenant, context.call.session)
@@ -164,24 +185,28 @@ async def _made(context: RequestContext, made: CreatedSession, unit: Unit = "nat
 # ---- snapshots --------------------------------------------------------------------------------------------
 
 
+@change(f"{ONE}/snapshots", SnapshotAnswer, 201)
 async def take(body: SnapshotRequest, context: ChangingDep) -> Response:
     """Give the present version a name to go back to. No version is made."""
     taken = await context.engine.take_snapshot(body.by(context.call))
     return await respond(taken, version=taken.snapshot.version, status=201)
 
 
+@routes.get(f"{ONE}/snapshots", responses=answers(200, SnapshotPage, *SESSION))
 async def list_snapshots(context: AskingDep, min_version: MinVersion = None) -> Response:
     """List a session's named snapshots, oldest version first."""
     found = await context.engine.list_snapshots(context.call.tenant, context.call.session, min_version)
     return await respond(SnapshotPage(snapshots=found), tokens=len(found))
 
 
+@routes.delete(f"{ONE}/snapshots/{{snapshot}}", responses=problems(*SESSION), status_code=204)
 async def drop(context: AskingDep, snapshot: SnapshotDep) -> Response:
     """Remove a named snapshot. Repeating it is harmless."""
     await context.engine.drop_snapshot(context.call.tenant, context.call.session, snapshot)
     return Response(status_code=204)
 
 
+@change(f"{ONE}/restore", ChangeAnswer)
 async def restore(body: RestoreRequest, context: ChangingDep) -> Response:
     """Go back to a named snapshot: state, position and totals are as they were then, the version is new."""
     return await _changed(await context.engine.restore(body.by(context.call)))
@@ -190,11 +215,15 @@ async def restore(body: RestoreRequest, context: ChangingDep) -> Response:
 # ---- forks and files --------------------------------------------------------------------------------------
 
 
+@change(f"{ONE}/fork", CreatedSession, 201)
 async def fork(body: ForkRequest, context: CopyingDep) -> Response:
     """Make an independent copy of a session, as it is or as it was at a named snapshot."""
     return await _made(context, await context.engine.fork(body.by(context.call)))
 
 
+@routes.get(
+    f"{ONE}/export", responses={200: {"content": FILE}, **problems(*SESSION)}, response_class=Response
+)
 async def export(context: AskingDep, min_version: MinVersion = None) -> Response:
     """Give the session as a safetensors file, which can be imported again where its model is served."""
     exported = await context.engine.export(context.call, min_version)
@@ -206,6 +235,12 @@ async def export(context: AskingDep, min_version: MinVersion = None) -> Response
     return Response(exported.data, headers=headers, media_type=OCTETS)
 
 
+@routes.post(
+    "/import",
+    responses=answers(201, CreatedSession, *CHANGE),
+    status_code=201,
+    openapi_extra={"requestBody": {"required": True, "content": FILE}},
+)
 async def import_session(
     request: Request,
     context: KeyedDep,
@@ -213,50 +248,6 @@ async def import_session(
     ttl_seconds: TTLSeconds = None,
 ) -> Response:
     """Make a session of an exported file; it gets an id of its own."""
-    check_octets(request.headers.getlist("content-type"))
-    asked = ImportRequest(call=context.call, data=await request.body(), name=name, ttl_seconds=ttl_seconds)
+    check_declared(request, OCTETS)
+    asked = ImportRequest(data=await request.body(), name=name, ttl_seconds=ttl_seconds).by(context.call)
     return await _made(context, await context.engine.import_session(asked))
-
-
-# ---- all routes -------------------------------------------------------------------------------------------
-
-
-def router() -> APIRouter:
-    """Build the routes of this module."""
-    routes = APIRouter(prefix="/sessions", route_class=StrictRoute, tags=["sessions"])
-    one = "/{session_id}"
-    change = (*BODY, *SESSION)
-    posts: tuple[tuple[str, Any, int, Any], ...] = (
-        ("", create, 201, CreatedSession),
-        (f"{one}/append", append, 200, AppendAnswer),
-        (f"{one}/score", score, 200, CandidatesAnswer),
-        (f"{one}/reset", reset, 200, ChangeAnswer),
-        (f"{one}/snapshots", take, 201, SnapshotAnswer),
-        (f"{one}/restore", restore, 200, ChangeAnswer),
-        (f"{one}/fork", fork, 201, CreatedSession),
-    )
-    for path, handler, status, schema in posts:
-        routes.add_api_route(
-            path, handler, methods=["POST"], responses=answers(status, schema, *change), status_code=status
-        )
-    add = routes.add_api_route
-    add("", listing, methods=["GET"], responses=answers(200, SessionPage, 422))
-    add(one, info, methods=["GET"], responses=answers(200, SessionInfo, *SESSION))
-    add(f"{one}/note", note, methods=["GET"], responses=answers(200, NoteAnswer, *SESSION))
-    add(one, update, methods=["PATCH"], responses=answers(200, ChangeAnswer, *change))
-    add(one, delete, methods=["DELETE"], responses=problems(*SESSION), status_code=204)
-    add(f"{one}/generate", generate, methods=["POST"], responses=streamed(*SESSION))
-    add(f"{one}/snapshots", list_snapshots, methods=["GET"], responses=answers(200, SnapshotPage, *SESSION))
-    named = f"{one}/snapshots/{{snapshot}}"
-    add(named, drop, methods=["DELETE"], responses=problems(*SESSION), status_code=204)
-    file = {200: {"content": FILE}, **problems(*SESSION)}
-    add(f"{one}/export", export, methods=["GET"], responses=file, response_class=Response)
-    add(
-        "/import",
-        import_session,
-        methods=["POST"],
-        responses=answers(201, CreatedSession, *change),
-        status_code=201,
-        openapi_extra={"requestBody": {"required": True, "content": FILE}},
-    )
-    return routes

@@ -11,20 +11,21 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from dataclasses import replace
-from typing import Annotated, Final, NoReturn, TypeVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
 
 import orjson
 from fastapi import APIRouter, Query
-from pydantic import Field, ValidationError
+from pydantic import Field, RootModel, ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rlstm_server.api import problems
-from rlstm_server.api.bodies import encode, parse_strictly
+from rlstm_server.api.bodies import INLINE_TOKENS, SCHEMAS, Problem, parse_strictly
 from rlstm_server.api.bodies import problems as refusals
 from rlstm_server.api.dependencies import AskingDep, RequestContext
-from rlstm_server.api.document import ReadyFrame, ScoresFrame, frame_schema
 from rlstm_server.api.tracing import trace_of
+from rlstm_server.engine.requests import off_loop
 from rlstm_server.errors import (
     Conflict,
     InFlight,
@@ -38,7 +39,7 @@ from rlstm_server.errors import (
     UpgradeRequired,
 )
 from rlstm_server.schemas.sessions import AppendAnswer, AppendRequest, Frame, ScoresField
-from rlstm_server.schemas.wire import Strict, UnitField, laid_out
+from rlstm_server.schemas.wire import FLAT, Answer, Strict, UnitField, laid_out
 
 PROTOCOL: Final = "rlstm.v1"
 """The subprotocol that is spoken; the key may come as another one, `bearer.<key>`."""
@@ -58,6 +59,46 @@ LONGEST_PAUSE_SECONDS: Final = 5.0
 SHORTEST_PAUSE_SECONDS: Final = 0.02
 REFUSED: Final = 4_000
 """Plus the status of a problem: the code that a connection is closed with after it was told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyFrame(Answer):
+    """The first frame: the stream is open."""
+
+    type: Literal["ready"] = "ready"
+    stream: Annotated[str, Field(description="Its name: frames that are sent again need it.")]
+    version: Annotated[int, Field(description="Of the session.")]
+    position: Annotated[int, Field(description="Tokens read.")]
+    window: Annotated[int, Field(description="Frames that may be under way.")]
+    frame_bytes: Annotated[int, Field(description="A longer frame closes the connection, with code 1009.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresFrame(Answer):
+    """A frame is acknowledged: it was appended, and this is what that did."""
+
+    type: Literal["scores"] = "scores"
+    seq: Annotated[int, Field(description="Of the frame.")]
+    answer: Annotated[AppendAnswer, FLAT]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorFrame(Answer):
+    """Why the connection is closed now, with a code of 4000 plus the status."""
+
+    type: Literal["error"] = "error"
+    seq: Annotated[int | None, Field(description="Of the frame that it is about; null for what is no frame.")]
+    problem: Problem
+
+
+class FrameAnswer(RootModel[Annotated[ReadyFrame | ScoresFrame | ErrorFrame, Field(discriminator="type")]]):
+    """What the server sends over a WebSocket."""
+
+
+def frame_schema() -> dict[str, Any]:
+    """Document what goes up a connection and what comes down; OpenAPI has no words of its own for it."""
+    up, down = Frame.__name__, FrameAnswer.__name__
+    return {"x-frames": {"up": {"$ref": SCHEMAS + up}, "down": {"$ref": SCHEMAS + down}}}
 
 
 class Asked(Strict):
@@ -140,7 +181,7 @@ class TextStream:
         patience, pause = loop.time() + PATIENCE_SECONDS, SHORTEST_PAUSE_SECONDS
         while True:
             try:
-                if (requests := self._context.principal.requests) is not None:
+                if (requests := self._call.quota.requests) is not None:
                     requests.take()
                 return await self._engine.append(request)
             except PAUSED as error:
@@ -153,7 +194,8 @@ class TextStream:
     async def _acknowledge(self, seq: int, answer: AppendAnswer) -> None:
         self._trace.version = answer.version
         acknowledged = ScoresFrame(seq=seq, answer=answer)
-        await self._write(await encode(lambda: laid_out(acknowledged, self._asked.unit), answer.length))
+        written = partial(laid_out, acknowledged, self._asked.unit)
+        await self._write(await off_loop(answer.length, lambda: orjson.dumps(written()), INLINE_TOKENS))
 
     async def _refuse(self, error: ServerError, seq: int | None) -> None:
         """Say what is wrong, of which frame, and close; one whose outcome is open may be sent again."""
@@ -182,6 +224,10 @@ def _read(schema: type[Schema], value: object) -> Schema:
         raise problems.invalid_field(error.errors(include_url=False, include_input=False)[0]) from None
 
 
+routes = APIRouter(prefix="/sessions", tags=["sessions"])
+
+
+@routes.websocket("/{session_id}/stream")
 async def stream(socket: WebSocket) -> None:
     """Take continuous text: frames up, acknowledgements with scores down."""
     try:
@@ -191,6 +237,14 @@ async def stream(socket: WebSocket) -> None:
         await socket.send_denial_response(problems.answer(error, trace_of(socket.scope)))
 
 
+@routes.get(
+    "/{session_id}/stream",
+    status_code=101,
+    response_model=None,
+    response_description="A WebSocket: frames up and down.",
+    responses=refusals(404, 410, 422, 426),
+    openapi_extra=frame_schema(),
+)
 async def answer_plainly(context: AskingDep, asked: Annotated[Asked, Query()]) -> NoReturn:
     """Continuous text over a WebSocket of the subprotocol `rlstm.v1`: frames up, acknowledgements down.
 
@@ -201,19 +255,3 @@ async def answer_plainly(context: AskingDep, asked: Annotated[Asked, Query()]) -
     """
     await context.engine.session_info(context.call.tenant, context.call.session)
     raise UpgradeRequired("ask for a WebSocket here; if that was done, a proxy did not pass it on")
-
-
-def router() -> APIRouter:
-    """Build the routes of this module: one address, with and without a WebSocket."""
-    routes = APIRouter(prefix="/sessions", tags=["sessions"])
-    routes.add_api_websocket_route("/{session_id}/stream", stream)
-    routes.add_api_route(
-        "/{session_id}/stream",
-        answer_plainly,
-        status_code=101,
-        response_model=None,
-        response_description="A WebSocket: frames up and down.",
-        responses=refusals(404, 410, 422, 426),
-        openapi_extra=frame_schema(),
-    )
-    return routes

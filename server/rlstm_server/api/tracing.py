@@ -21,10 +21,10 @@ from typing import Any, Final, Literal
 from opentelemetry.trace import format_trace_id, get_current_span
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
-from starlette.routing import Route, WebSocketRoute, compile_path
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlstm_server.errors import InternalError, Rejection, ServerError
+from rlstm_server.errors import InternalError, ServerError
 from rlstm_server.logs import AUDIT, LOGGER
 from rlstm_server.metrics import OTHER, Metrics, Outcome
 from rlstm_server.telemetry import REQUEST_ID as SPAN_REQUEST_ID
@@ -88,15 +88,17 @@ SECURITY_HEADERS = {
 class Trace:
     """What is known of one request so far. The layers and handlers fill it in as it goes.
 
-    face            in whose words it is answered, errors above all
-    keyed           it may be the repeat of one that took effect
-    made            the id of a session that the request made
-    version         of the session, as it was answered
-    changes         false where a handler that could change something was asked not to
-    problem_status  what the error stands for; a stream has another status, sent before it was known
+    endpoint  of those that there are, the one that was asked for
+    face      in whose words it is answered, errors above all
+    keyed     it may be the repeat of one that took effect
+    made      the id of a session that the request made
+    version   of the session, as it was answered
+    changes   false where a handler that could change something was asked not to
+    error     what was answered in the end; a stream has a status of its own, sent before it was known
     """
 
     request_id: str
+    endpoint: str = OTHER
     face: Face = "native"
     keyed: bool = False
     started: float = field(default_factory=time.perf_counter)
@@ -107,9 +109,7 @@ class Trace:
     made: str | None = None
     version: int | None = None
     changes: bool = True
-    problem: str | None = None
-    problem_status: int | None = None
-    rejection: Rejection | None = None
+    error: ServerError | None = None
     fault: Exception | None = None
     cancelled: bool = False
 
@@ -120,12 +120,11 @@ class Trace:
             return "cancelled"
         if self.fault is not None:
             return "server_error"
-        if self.rejection is not None:
-            return "rejected"
-        status = self.problem_status or self.status
-        if status < 400 and self.problem is None:
+        if self.error is None:
             return "ok"
-        return "client_error" if 400 <= status < 500 else "server_error"
+        if self.error.rejection is not None:
+            return "rejected"
+        return "client_error" if self.error.status < 500 else "server_error"
 
 
 Respond = Callable[[ServerError, str, Face], Response]
@@ -140,17 +139,6 @@ def trace_of(scope: Scope) -> Trace:
     return trace
 
 
-def endpoint_of(scope: Scope) -> str | None:
-    """Give the matched route as `METHOD /template`, None where nothing matched, or with another method.
-
-    A method may be any word of the caller's.
-    """
-    route, method = scope.get("route"), scope.get("method")
-    if isinstance(route, WebSocketRoute):
-        return f"{WEBSOCKET} {route.path}"
-    return f"{method} {route.path}" if isinstance(route, Route) and method in (route.methods or ()) else None
-
-
 class Endpoints:
     """The endpoints of a server, each `METHOD /template`, found by a path alone."""
 
@@ -159,14 +147,14 @@ class Endpoints:
         split = sorted((endpoint.split(" ", 1) for endpoint in endpoints), key=lambda one: "{" in one[1])
         self._all = [(method, template, compile_path(template)[0]) for method, template in split]
 
-    def asked_for(self, scope: Scope) -> tuple[str | None, str | None]:
-        """Give endpoint and session of a request that reached no route; None where there is no such route."""
+    def asked_for(self, scope: Scope) -> tuple[str, str | None]:
+        """Give endpoint and session that a request asks for, whether it is let in or not."""
         asked = scope.get("method", WEBSOCKET)
         for method, template, pattern in self._all:
             if method == asked and (found := pattern.fullmatch(scope["path"])):
                 session = found.groupdict().get("session_id", "")
                 return f"{method} {template}", session if SESSION_ID.fullmatch(session) else None
-        return None, None
+        return OTHER, None
 
     def methods_of(self, path: str) -> list[str]:
         """List all methods that a path takes."""
@@ -192,7 +180,10 @@ class TracingLayer:
             return
         given = Headers(scope=scope)
         request_id = given.get("x-request-id", "")
+        endpoint, session = self._endpoints.asked_for(scope)
         trace = scope[KEY] = Trace(
+            endpoint=endpoint,
+            session_id=session,
             request_id=request_id if REQUEST_ID.fullmatch(request_id) else secrets.token_hex(16),
             face=face_of(scope["path"]),
             keyed="idempotency-key" in given,
@@ -219,47 +210,44 @@ class TracingLayer:
 
     def _finish(self, trace: Trace, scope: Scope) -> None:
         """Count a request that is over, and write its line."""
-        seconds, endpoint, outcome = time.perf_counter() - trace.started, endpoint_of(scope), trace.outcome
-        self._metrics.request_finished(endpoint, outcome, seconds)
-        if trace.rejection is not None:
-            self._metrics.rejected.labels(trace.rejection).inc()
+        seconds, outcome, error = time.perf_counter() - trace.started, trace.outcome, trace.error
+        self._metrics.requests.labels(trace.endpoint, outcome).inc()
+        self._metrics.request_seconds.labels(trace.endpoint).observe(seconds)
+        if error is not None and error.rejection is not None:
+            self._metrics.rejected.labels(error.rejection).inc()
         span = get_current_span().get_span_context()
         line = {
             "request_id": trace.request_id,
             "trace_id": format_trace_id(span.trace_id) if span.is_valid else None,
             "tenant": trace.tenant,
-            "endpoint": endpoint or OTHER,
-            "session_id": trace.session_id,
+            "endpoint": trace.endpoint,
+            "session_id": trace.session_id or trace.made,
             "status": trace.status,
             "seconds": round(seconds, 6),
             "outcome": outcome,
-            "code": trace.problem,
+            "code": None if error is None else error.code,
         }
-        level = logging.DEBUG if endpoint in QUIET and outcome == "ok" else logging.INFO
+        level = logging.DEBUG if trace.endpoint in QUIET and outcome == "ok" else logging.INFO
         level = logging.ERROR if trace.fault else level
-        change = self._change(trace, scope, endpoint)
-        if change is not None:
-            audit.log(max(level, logging.INFO), "change", extra=line | change, exc_info=trace.fault)
-        if change is None or audit.handlers:
-            requests.log(level, "request", extra=line, exc_info=trace.fault)
+        method = scope.get("method", WEBSOCKET)
+        changes = trace.changes and trace.endpoint not in READING and trace.endpoint != OTHER
+        if changes and method not in SAFE:
+            change = line | _change(trace, Headers(scope=scope).get("idempotency-key"))
+            audit.log(max(level, logging.INFO), "change", extra=change, exc_info=trace.fault)
+            if not audit.handlers:
+                return
+        requests.log(level, "request", extra=line, exc_info=trace.fault)
 
-    def _change(self, trace: Trace, scope: Scope, endpoint: str | None) -> dict[str, Any] | None:
-        """What is said besides of a call that may change something; None of any other."""
-        session = trace.session_id or trace.made
-        if endpoint is None:
-            endpoint, session = self._endpoints.asked_for(scope)
-        if endpoint is None or scope.get("method") in SAFE or endpoint in READING or not trace.changes:
-            return None
-        key = Headers(scope=scope).get("idempotency-key")
-        return {
-            "endpoint": endpoint,
-            "session_id": session,
-            "key_id": trace.key_id,
-            "made": trace.made,
-            "version_before": trace.version - 1 if trace.version and endpoint in ONE_VERSION else None,
-            "version": trace.version,
-            "operation": None if key is None else hashlib.sha256(key.encode()).hexdigest()[:DIGEST_DIGITS],
-        }
+
+def _change(trace: Trace, key: str | None) -> dict[str, Any]:
+    """What is said besides of a call that may change something."""
+    return {
+        "key_id": trace.key_id,
+        "made": trace.made,
+        "version_before": trace.version - 1 if trace.version and trace.endpoint in ONE_VERSION else None,
+        "version": trace.version,
+        "operation": None if key is None else hashlib.sha256(key.encode()).hexdigest()[:DIGEST_DIGITS],
+    }
 
 
 def _begin_answer(message: Message, trace: Trace) -> None:

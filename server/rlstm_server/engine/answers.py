@@ -4,10 +4,7 @@ A session is described by its `SessionInfo` as JSON: in its head, so that a list
 its state, and as the answer to what made or changed it. The answer to a change is stored with it, so that a
 repeat gets the same one. It has a summary, kept as long as the operation's id is known, and details, of which
 a session keeps only so many: the columns of an append, the metadata of a session. Columns are stored as
-
-    zlib(header length (4, little-endian) | header (text: name, type and count of each) | their numbers)
-
-each number as the smallest type that holds all of its column, spans as differences.
+compressed safetensors, each number as the smallest type that holds all of its column, spans as differences.
 """
 
 import zlib
@@ -19,6 +16,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.state import SessionCopy, SessionFacts
@@ -27,9 +26,11 @@ from rlstm_server.schemas.sessions import AppendAnswer, SessionInfo
 from rlstm_server.schemas.text import Columns
 from rlstm_server.store.base import Head, Listed
 
-_LENGTH_BYTES: Final = 4
 _LEVEL: Final = 1
-_FLOATS: Final = ("logprobs", "static_logprobs", "entropies", "weights_logprobs", "memory_logprobs")
+_FLOATS: Final = (
+    *("logprobs", "static_logprobs", "entropies", "weights_logprobs", "memory_logprobs"),
+    *("space_logprobs", "static_space_logprobs"),
+)
 _SESSION: Final = TypeAdapter(SessionInfo)
 _APPEND: Final = TypeAdapter(AppendAnswer)
 
@@ -136,7 +137,7 @@ def read_append(summary: bytes, details: bytes | None) -> AppendAnswer:
             columns=_unpack(details) if details else None,
             scores_stored=details is not None,
         )
-    except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, zlib.error, SafetensorError) as error:
         raise StateCorrupt("a stored answer cannot be read") from error
 
 
@@ -152,7 +153,7 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 def _pack(columns: Columns) -> bytes:
-    written: list[tuple[str, NDArray[Any]]] = []
+    written: dict[str, NDArray[Any]] = {}
     for name, column in vars(columns).items():
         if column is None or name == "top":
             continue
@@ -161,23 +162,15 @@ def _pack(columns: Columns) -> bytes:
             values = values - np.asarray(columns.starts, dtype=np.int64)
         elif name == "starts":
             values = np.diff(values, prepend=0)
-        written.append((name, _smallest(values)))
-    header = " ".join(f"{name} {values.dtype.str} {len(values)}" for name, values in written).encode()
-    body = b"".join(values.tobytes() for _, values in written)
-    return zlib.compress(len(header).to_bytes(_LENGTH_BYTES, "little") + header + body, _LEVEL)
+        written[name] = _smallest(values)
+    return zlib.compress(save(written), _LEVEL)
 
 
 def _unpack(details: bytes) -> Columns:
-    data = zlib.decompress(details)
-    at = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
-    found: dict[str, NDArray[Any]] = {}
-    header = iter(data[_LENGTH_BYTES:at].decode().split())
-    for name, kind, number in zip(header, header, header, strict=True):
-        dtype, count = np.dtype(kind), int(number)
-        found[name] = np.frombuffer(data, dtype, count, at).astype(
-            np.float64 if name in _FLOATS else np.int64
-        )
-        at += count * dtype.itemsize
+    found: dict[str, NDArray[Any]] = {
+        name: values.astype(np.float64 if name in _FLOATS else np.int64)
+        for name, values in load(zlib.decompress(details)).items()
+    }
     found["starts"] = np.cumsum(found["starts"])
     found["ends"] = found["ends"] + found["starts"]
     named: dict[str, Any] = {name: tuple(values.tolist()) for name, values in found.items()}

@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from rlstm_server.errors import SlowConsumer
 from rlstm_server.schemas.generation import TokenEvent
-from rlstm_server.schemas.text import EngineLimits
+from rlstm_server.settings import Limits
 
 EVENT_BYTES: Final = 128
 """What an event without its text is counted as."""
@@ -29,7 +29,7 @@ class Buffer(Generic[Event]):
     An event that comes first wakes the reader at once, those that come right after it together.
     """
 
-    limits: EngineLimits
+    limits: Limits
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _events: "deque[Event]" = field(default_factory=deque)
     _put_bytes: int = 0
@@ -79,14 +79,14 @@ class Buffer(Generic[Event]):
             return
         self._emptied.clear()
         try:
-            async with asyncio.timeout(self.limits.reader_seconds):
+            async with asyncio.timeout(self.limits.send_seconds):
                 await self._emptied.wait()
         except TimeoutError:
             raise self.slow() from None
 
     def slow(self) -> SlowConsumer:
         """What a reader is told that did not keep up."""
-        seconds = self.limits.reader_seconds
+        seconds = self.limits.send_seconds
         return SlowConsumer(f"the reader did not take the events within {seconds:g} s; read faster")
 
     def _notify(self) -> None:

@@ -7,15 +7,14 @@ session's turn; a repeat is answered as the change was.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.answers import info_of, session_info
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Charge, charging
-from rlstm_server.engine.reading import Piece, TokenUsage, read_passage, read_piece
-from rlstm_server.engine.session import Change, Sessions, Staged
+from rlstm_server.engine.reading import Piece, read_passage, read_piece
+from rlstm_server.engine.session import Sessions, Staged
 from rlstm_server.engine.snapshots import NamedSnapshots
 from rlstm_server.engine.state import Place, SessionCopy, SessionState
 from rlstm_server.engine.worker import Job
@@ -30,10 +29,8 @@ from rlstm_server.schemas.sessions import (
     SessionInfo,
     UpdateRequest,
 )
-from rlstm_server.schemas.text import EngineLimits, Timings
-from rlstm_server.store.base import Replayed, SessionKey, new_operation_id
-
-Request = AppendRequest | ResetRequest | UpdateRequest | RestoreRequest
+from rlstm_server.settings import Limits
+from rlstm_server.store.base import Replayed, SessionKey
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,48 +39,42 @@ class Changes:
 
     sessions: Sessions
     snapshots: NamedSnapshots
-    limits: EngineLimits
+    limits: Limits
 
     async def append(self, request: AppendRequest, top: int = 0) -> AppendAnswer:
         """Score, then learn; the `top` most probable tokens at each place are told, but not stored.
 
         Raises NotFound, Gone, VersionMismatch, Conflict, IdempotencyMismatch, InFlight.
         """
-        size, digest = requests.size_of(request), partial(requests.append_digest, request)
-        change = _change(request, await requests.off_loop(size, digest))
+        body_hash = await requests.off_loop(requests.size_of(request), partial(requests.digest, request))
 
         async def work(task: Task[AppendAnswer]) -> AppendAnswer:
-            plan = partial(self._plan_append, request, top, charge)
-            done = await self.sessions.change(task, change, plan)
+            done = await self.sessions.change(task, partial(self._plan_append, request, top, charge))
             if isinstance(done, Staged):
                 return replace(done.answer, expires_at=done.expires_at_ms / 1000, timings=task.timings)
             charge.refund()
-            head = await self.sessions.store.load_head(change.key, with_state=False)
+            head = await self.sessions.store.load_head(task.key, with_state=False)
             stored = answers.read_append(done.summary, done.details)
             return replace(stored, replayed=True, expires_at=head.expires_at_ms / 1000, timings=task.timings)
 
-        with charging(request.call.quota) as charge:
-            return await self.sessions.enqueue(change.key, change.operation_id, work).wait()
+        with self.sessions.taking(request.call.key), charging(request.call.quota) as charge:
+            return await self.sessions.enqueue(request.call, body_hash, work).wait()
 
     async def reset(self, request: ResetRequest) -> ChangeAnswer:
         """Forget fast weights, recurrent state, or both."""
 
         async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
-            return partial(_stage, copy, lambda: replace(copy, state=reset(copy.state, request.what)))
+            return partial(_stage, lambda: replace(copy, state=reset(copy.state, request.what)))
 
-        return await self._change(request, "reset", plan, scope=request.what)
+        return await self._change(request, plan)
 
     async def update(self, request: UpdateRequest) -> ChangeAnswer:
         """Change what was said of the session. Raises InvalidField when nothing is to change."""
         ttl_seconds, metadata, learning = request.ttl_seconds, request.metadata, request.learning
-        note = request.note
-        if ttl_seconds is None and metadata is None and learning is None and note is None:
+        if ttl_seconds is None and metadata is None and learning is None and request.note is None:
             raise InvalidField("body", "give at least one of ttl_seconds, metadata, learning and note")
         requests.check_metadata(metadata or {})
-        if note is not None:
-            requests.check_note(note, self.limits)
-
-        noted = {} if note is None else {"note": note}  # of a change as before, the digest too is as before
+        requests.check_note(request.note or "", self.limits)
 
         async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
             facts = copy.facts
@@ -93,20 +84,20 @@ class Changes:
                 metadata=facts.metadata if metadata is None else metadata,
                 learning=facts.learning if learning is None else learning,
             )
-            return partial(_stage, copy, lambda: replace(copy, facts=facts, state=copy.state.measured(note)))
+            return partial(
+                _stage, lambda: replace(copy, facts=facts, state=copy.state.measured(request.note))
+            )
 
-        return await self._change(
-            request, "update", plan, ttl_seconds=ttl_seconds, metadata=metadata, learning=learning, **noted
-        )
+        return await self._change(request, plan)
 
     async def restore(self, request: RestoreRequest) -> ChangeAnswer:
         """Go back to a named snapshot. Raises NotFound when there is none of this name."""
 
         async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
             state, _ = await self.snapshots.open(copy.key, request.snapshot)
-            return partial(_stage, copy, lambda: replace(copy, state=state))
+            return partial(_stage, lambda: replace(copy, state=state))
 
-        return await self._change(request, "restore", plan, snapshot=request.snapshot)
+        return await self._change(request, plan)
 
     async def _plan_append(
         self, request: AppendRequest, top: int, charge: Charge, copy: SessionCopy
@@ -123,26 +114,21 @@ class Changes:
     async def _change(
         self,
         request: ResetRequest | UpdateRequest | RestoreRequest,
-        name: str,
         plan: Callable[[SessionCopy], Awaitable[Job[Staged[SessionInfo]]]],
-        **fields: Any,
     ) -> ChangeAnswer:
-        """Commit a change that is answered with the session as it is then."""
-        change = _change(request, requests.request_digest(name, session=request.call.session, **fields))
+        """Commit a change that is answered with the session as it is then, to expire when the store says."""
 
         async def work(task: Task[ChangeAnswer]) -> ChangeAnswer:
-            done = await self.sessions.change(task, change, plan)
+            done = await self.sessions.change(task, plan)
             if isinstance(done, Staged):
                 info = replace(done.answer, expires_at=done.expires_at_ms / 1000)
             else:
-                info = await self._info(change.key, done)
-            return ChangeAnswer(
-                info=info,
-                durability=self.sessions.durability,
-                replayed=isinstance(done, Replayed),
-            )
+                info = await self._info(task.key, done)
+            durability = self.sessions.durability
+            return ChangeAnswer(info=info, durability=durability, replayed=isinstance(done, Replayed))
 
-        return await self.sessions.enqueue(change.key, change.operation_id, work).wait()
+        with self.sessions.taking(request.call.key):
+            return await self.sessions.enqueue(request.call, requests.digest(request), work).wait()
 
     async def _info(self, key: SessionKey, known: Replayed) -> SessionInfo:
         head = await self.sessions.store.load_head(key, with_state=False)
@@ -150,16 +136,6 @@ class Changes:
         # Metadata of long ago are stored no longer; the present ones are the best that is known.
         metadata = present.metadata if known.details is None else answers.parse(known.details or b"{}")
         return replace(answers.read_session(known.summary), expires_at=present.expires_at, metadata=metadata)
-
-
-def _change(request: Request, body_hash: bytes) -> Change:
-    return Change(
-        key=requests.session_key(request.call.tenant, request.call.session),
-        operation_id=request.call.key or new_operation_id(),
-        body_hash=body_hash,
-        caller=request.call,
-        if_match=request.call.if_match,
-    )
 
 
 # ---- on the device thread ---------------------------------------------------------------------------------
@@ -170,9 +146,7 @@ async def _stage_append(
 ) -> Staged[AppendAnswer]:
     """Score a piece, then learn from it, unless the session's learning is off."""
     learn = request.learn and copy.facts.learning
-    usage = TokenUsage()
-    reading = await read_piece(copy.state, piece, usage, learn=learn, top=top)
-    usage.scored, usage.session = len(piece.ids), reading.totals
+    reading = await read_piece(copy.state, piece, learn=learn, top=top, spaces=request.spaces)
     state = reading.state.measured(request.note)
     answer = AppendAnswer(
         version=copy.position.version + 1,
@@ -187,20 +161,19 @@ async def _stage_append(
         weights=state.adapted.weights,
         norm_ratio=state.norm_ratio,
         pending=len(state.place.pending),
-        timings=Timings(),
         learn=learn,
     )
     summary, details = answers.store_append(answer)
     after = replace(copy, state=state)
-    return Staged(copy=after, usage=usage, answer=answer, summary=summary, details=details)
+    return Staged(copy=after, answer=answer, summary=summary, details=details, readings=(reading,))
 
 
-async def _stage(copy: SessionCopy, change: Callable[[], SessionCopy]) -> Staged[SessionInfo]:
-    """A change without scores: its answer is the session afterwards, to expire when the store says."""
+async def _stage(change: Callable[[], SessionCopy]) -> Staged[SessionInfo]:
+    """A change without scores."""
     after = change()
-    info = replace(info_of(after), version=copy.position.version + 1)
+    info = replace(info_of(after), version=after.position.version + 1)
     summary, details = answers.store_session(info)
-    return Staged(copy=after, usage=TokenUsage(), answer=info, summary=summary, details=details)
+    return Staged(copy=after, answer=info, summary=summary, details=details)
 
 
 def reset(state: SessionState, scope: ResetScope) -> SessionState:

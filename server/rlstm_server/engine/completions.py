@@ -10,13 +10,13 @@ the session learns from it; its continuation is shown only.
 
 import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 
 from rlstm_model.adaptation.evaluator import Reader
 from rlstm_model.adaptation.state import Cursor
-from rlstm_server.caller import Caller
+from rlstm_server.caller import Call
 from rlstm_server.engine import requests
 from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.generate import Continuation, StopStrings, charged
@@ -25,7 +25,6 @@ from rlstm_server.engine.quotas import charging
 from rlstm_server.engine.reading import (
     EMPTY,
     Piece,
-    TokenUsage,
     columns_of,
     read_context,
     read_passage,
@@ -120,13 +119,14 @@ class Completions:
         served = self.models.named(request.model)
         context = partial(read_context, served.vocab, request.passage, "prompt")
         piece = await requests.off_loop(requests.size_of(request.passage), context) or EMPTY
-        requests.within("prompt tokens", len(piece.ids), limits.prompt_tokens)
+        requests.within("prompt tokens", len(piece.ids), limits.append_tokens)
         order = _Order(served, request.settings, self.sessions.metrics)
         prompt = Prompt(piece=piece, follows="bos")
-        async with aclosing(self._continue(order, [prompt], request.call, len(piece.ids))) as events:
-            async for event in events:
-                if not isinstance(event, PromptEvent):
-                    yield event
+        with self.sessions.taking(None):
+            async with aclosing(self._continue(order, [prompt], request.call, len(piece.ids))) as events:
+                async for event in events:
+                    if not isinstance(event, PromptEvent):
+                        yield event
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[CompletionEvent, None]:
         """Prompts read and scored, a PromptEvent each, and their continuations, token by token."""
@@ -134,19 +134,22 @@ class Completions:
         served = self.models.named(request.model)
         choice = None if request.adaptation is None else served.choose(request.adaptation)
         order = _Order(served, request.settings, self.sessions.metrics, choice, request.top)
-        if request.call.session:
-            await self._open(order, request)
-        size = sum(requests.size_of(passage) for passage in request.prompts)
-        prompts = await requests.off_loop(size, partial(self._prompts, order, request))
-        if request.store:
-            prompts = [await self._store(order, request, prompts[0].piece)]
-        count = sum(prompt.tokens for prompt in prompts if prompt.stored is None)
-        with nullcontext() if order.copy is None else self.sessions.distrusting(order.copy.key):
+        with ExitStack() as stack:
+            stack.enter_context(self.sessions.taking(request.call.key if request.store else None))
+            if request.call.session:
+                stack.enter_context(self.sessions.distrusting((await self._open(order, request)).key))
+            size = sum(requests.size_of(passage) for passage in request.prompts)
+            prompts = await requests.off_loop(size, partial(self._prompts, order, request))
+            if request.store:
+                prompts = [await self._store(order, request, prompts[0].piece)]
+            count = sum(prompt.tokens for prompt in prompts if prompt.stored is None)
             async with aclosing(self._continue(order, prompts, request.call, count)) as events:
                 async for event in events:
                     yield event
 
-    async def _open(self, order: _Order, request: CompletionRequest, version: int | None = None) -> None:
+    async def _open(
+        self, order: _Order, request: CompletionRequest, version: int | None = None
+    ) -> SessionCopy:
         """Read the newest state of the session. Raises NotFound, Gone; ModelNotFound for another model's."""
         copy = await self.sessions.read(
             requests.session_key(request.call.tenant, request.call.session), version
@@ -154,6 +157,7 @@ class Completions:
         if copy.state.served is not order.served:
             raise ModelNotFound("model: the session belongs to another model, which `GET /sessions` tells")
         order.copy = copy
+        return copy
 
     async def _store(self, order: _Order, request: CompletionRequest, piece: Piece) -> Prompt:
         """Append the prompt, once under its key, and give it with the scores that it had."""
@@ -174,7 +178,7 @@ class Completions:
         return Prompt(piece=piece, follows="session", stored=columns)
 
     async def _continue(
-        self, order: _Order, prompts: Sequence[Prompt], caller: Caller, count: int
+        self, order: _Order, prompts: Sequence[Prompt], caller: Call, count: int
     ) -> AsyncGenerator[CompletionEvent, None]:
         rows = min(len(prompts) * order.rows, ROWS_OF_REQUEST)
         most = len(prompts) * order.settings.choices * order.settings.max_tokens
@@ -220,18 +224,10 @@ async def _complete_all(order: _Order, prompts: Sequence[Prompt], put: Put) -> N
 
 async def _complete(order: _Order, place: int, prompt: Prompt, put: Put) -> None:
     """Read one prompt, tell what it scores, and continue it as often as was asked for."""
-    usage = TokenUsage()
-    columns: Columns | None
-    if order.session is not None:
-        columns, reader = await _read_in_session(order.session, prompt, usage, order.top or 0)
-        cursor = reader.cursor
-    elif order.choice is not None:
-        columns, reader = await _read_adapting(order, order.choice, prompt, usage)
-        cursor = reader.cursor
-    else:
-        columns, reader, cursor = await _read_frozen(order, prompt, usage)
+    columns, reader, cursor = await _read(order, prompt)
     if order.top is not None:
-        usage.count(order.metrics)
+        if columns is not None and prompt.stored is None:
+            order.metrics.tokens.labels("scored").inc(len(columns.ids))
         put(_prompt_event(order, place, prompt, columns))
     del columns  # of a long prompt they are large
     ids, unfinished = prompt.piece.ids, prompt.piece.after.unfinished
@@ -260,39 +256,28 @@ async def _complete(order: _Order, place: int, prompt: Prompt, put: Put) -> None
     await gather(work, len(texts))
 
 
-async def _read_frozen(
-    order: _Order, prompt: Prompt, usage: TokenUsage
-) -> tuple[Columns | None, Reader, Cursor]:
-    reader = order.served.reader
-    piece, cursor = prompt.scored, prompt.begin(reader.cursor)
-    if not piece.ids:
-        return None, reader, cursor
-    usage.scored = len(piece.ids)
-    scored = await score_text(reader, cursor, piece.ids, order.top or 0)
-    columns = None if order.top is None else columns_of(piece, scored.scores, None)
-    return columns, reader, scored.cursor
-
-
-async def _read_adapting(
-    order: _Order, choice: AdaptationChoice, prompt: Prompt, usage: TokenUsage
-) -> tuple[Columns, Reader]:
-    fresh = SessionState.before_text(order.served, choice)
-    begin = prompt.begin(fresh.adapted.now)
-    state = replace(fresh, adapted=replace(fresh.adapted, now=begin, start=begin))
-    reading = await read_piece(state, prompt.scored, usage, learn=True, top=order.top or 0)
-    usage.scored = reading.totals.tokens
-    return reading.columns, state.evaluator.reader(reading.state.adapted)
-
-
-async def _read_in_session(
-    state: SessionState, prompt: Prompt, usage: TokenUsage, top: int
-) -> tuple[Columns, Reader]:
-    """Read a prompt after the session's text, and learn nothing; one that was stored is read already."""
-    if prompt.stored is not None:
-        return prompt.stored, state.evaluator.reader(state.adapted)
-    reading = await read_piece(state, prompt.piece, usage, learn=False, top=top)
-    usage.scored = reading.totals.tokens
-    return reading.columns, state.evaluator.reader(reading.state.adapted)
+async def _read(order: _Order, prompt: Prompt) -> tuple[Columns | None, Reader, Cursor]:
+    """Read a prompt: with the weights as loaded, learning from it, or after a session's text."""
+    top, state = order.top or 0, order.session
+    if state is None and order.choice is not None:
+        state = SessionState.before_text(order.served, order.choice)
+        begin = prompt.begin(state.adapted.now)
+        state = replace(state, adapted=replace(state.adapted, now=begin, start=begin))
+    if state is None:
+        reader = order.served.reader
+        piece, cursor = prompt.scored, prompt.begin(reader.cursor)
+        if not piece.ids:
+            return None, reader, cursor
+        scored = await score_text(reader, cursor, piece.ids, top)
+        columns = None if order.top is None else columns_of(piece, scored.scores, None)
+        return columns, reader, scored.cursor
+    if prompt.stored is not None:  # it was read when it was appended
+        reader = state.evaluator.reader(state.adapted)
+        return prompt.stored, reader, reader.cursor
+    reading = await read_piece(state, prompt.scored, learn=order.session is None, top=top)
+    reading.count(order.metrics)
+    reader = state.evaluator.reader(reading.state.adapted)
+    return reading.columns, reader, reader.cursor
 
 
 def _prompt_event(order: _Order, place: int, prompt: Prompt, columns: Columns | None) -> PromptEvent:

@@ -1,30 +1,26 @@
-"""Making a session of any origin, and appending the first text of a new one."""
+"""Making a session: of nothing, with a first text, of another session, or of a file."""
 
+import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from rlstm_server.caller import Call
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.answers import info_of, session_info
 from rlstm_server.engine.changes import Changes
+from rlstm_server.engine.copies import read_file
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import StorageQuota
 from rlstm_server.engine.reading import read_passage
-from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.session import Sessions, settled
 from rlstm_server.engine.state import OVERHEAD_BYTES, SessionCopy, SessionFacts, SessionState, check_size
-from rlstm_server.errors import (
-    Gone,
-    IdempotencyMismatch,
-    ModelMismatch,
-    NotFound,
-    RateLimited,
-    ServerError,
-    StoreFull,
-)
+from rlstm_server.errors import Gone, IdempotencyMismatch, ModelMismatch, NotFound, ServerError
 from rlstm_server.schemas.sessions import (
+    Ancestor,
     AppendAnswer,
     AppendRequest,
     CreatedSession,
@@ -33,7 +29,7 @@ from rlstm_server.schemas.sessions import (
     ImportRequest,
     SessionInfo,
 )
-from rlstm_server.schemas.text import AdaptationChoice, EngineIdentity
+from rlstm_server.schemas.text import AdaptationChoice
 from rlstm_server.store.base import (
     Created,
     Creation,
@@ -41,11 +37,8 @@ from rlstm_server.store.base import (
     Mismatch,
     Position,
     SessionKey,
-    new_operation_id,
     new_session_id,
 )
-
-NewSession = CreateSession | ForkRequest | ImportRequest
 
 FIRST: Final = "#first"
 """What makes the operation id of the first append out of that of the creation."""
@@ -61,107 +54,71 @@ class Creator:
     quota: StorageQuota
     default_ttl_seconds: float
 
-    async def perform(self, request: CreateSession) -> CreatedSession:
-        """Make a session. See Engine.create_session."""
+    async def create(self, request: CreateSession) -> CreatedSession:
+        """Make a session before any text; a first one is appended at once."""
         requests.check_metadata(request.metadata)
-        body_hash = creation_digest(request)
 
-        async def work(task: Task[CreatedSession]) -> CreatedSession:
-            try:
-                served, choice = await self._choose(request)
-            except ServerError as error:
-                # A server with other models, or another first one, may have made it.
-                return await self.made_before(error, request, body_hash, task)
-            facts = self.facts(request.name, request.ttl_seconds, request.metadata)
-            return await self.make(task, request, body_hash, SessionState.before_text(served, choice), facts)
+        async def begun() -> tuple[SessionState, SessionFacts]:
+            served = self.models.named(request.model)
+            choice = served.choose(request.learning)
+            self._check_size(served, choice)
+            check = partial(self._check_first, served, request)
+            await requests.off_loop(requests.size_of(request.first), check)
+            facts = self._facts(request.name, request.ttl_seconds, request.metadata)
+            return SessionState.before_text(served, choice), facts
 
-        made = await self.sessions.start(work).wait()
+        made = await self._make(request.call, requests.digest(request), begun)
         if request.first is None:
             return made
         answer = await self._append_first(request, made.info.id)
         return replace(made, info=await self._present(request.call.tenant, made.info.id), append=answer)
 
-    def facts(self, name: str | None, ttl_seconds: float | None, metadata: Mapping[str, Any]) -> SessionFacts:
+    async def fork(self, request: ForkRequest) -> CreatedSession:
+        """Copy a session, as it is or as it was at a named snapshot."""
+        requests.check_metadata(request.metadata or {})
+        source = requests.session_key(request.call.tenant, request.call.session)
+
+        async def forked() -> tuple[SessionState, SessionFacts]:
+            copy = await self.sessions.read(source, request.min_version)
+            state, version = copy.state, copy.position.version
+            if request.snapshot is not None:
+                state, version = await self.changes.snapshots.open(source, request.snapshot)
+            metadata = copy.facts.metadata if request.metadata is None else request.metadata
+            facts = self._facts(request.name, request.ttl_seconds, metadata)
+            if request.ttl_seconds is None:
+                facts = replace(facts, ttl_ms=copy.facts.ttl_ms)
+            ancestor = Ancestor(session=source.session_id, version=version, snapshot=request.snapshot)
+            return state, replace(facts, learning=copy.facts.learning, forked_from=ancestor)
+
+        return await self._make(request.call, requests.digest(request), forked, brought=True)
+
+    async def import_session(self, request: ImportRequest) -> CreatedSession:
+        """Make a session of a file. Raises ImportRejected."""
+        size = len(request.data)
+        data = await requests.off_loop(size, lambda: hashlib.sha256(request.data).hexdigest())
+
+        async def imported() -> tuple[SessionState, SessionFacts]:
+            reading = partial(read_file, request.data, self.models)
+            header, state = await requests.off_loop(size, reading)
+            self._check_size(state.served, state.choice)
+            requests.check_note(state.note, self.changes.limits)
+            facts = self._facts(request.name, request.ttl_seconds, header.metadata)
+            ancestor = Ancestor(session=header.session, version=header.version)
+            return state, replace(facts, learning=header.learning, forked_from=ancestor)
+
+        return await self._make(request.call, requests.digest(request, data=data), imported, brought=True)
+
+    def _facts(
+        self, name: str | None, ttl_seconds: float | None, metadata: Mapping[str, Any]
+    ) -> SessionFacts:
         """What is said of a session that is made now."""
         seconds = self.default_ttl_seconds if ttl_seconds is None else ttl_seconds
-        return SessionFacts(
-            name=name,
-            created_at_ms=time.time_ns() // 1_000_000,
-            ttl_ms=int(seconds * 1000),
-            metadata=metadata,
-        )
+        now = time.time_ns() // 1_000_000
+        return SessionFacts(name=name, created_at_ms=now, ttl_ms=int(seconds * 1000), metadata=metadata)
 
-    def check_size(self, served: ServedModel, choice: AdaptationChoice) -> None:
+    def _check_size(self, served: ServedModel, choice: AdaptationChoice) -> None:
         """Raise TooLarge for a session whose state could become too large to be kept."""
         check_size(served.state_bytes(choice) + OVERHEAD_BYTES, self.changes.limits.state_bytes, choice)
-
-    async def make(
-        self,
-        task: Task[CreatedSession],
-        request: NewSession,
-        body_hash: bytes,
-        state: SessionState,
-        facts: SessionFacts,
-        *,
-        brought: bool = False,
-    ) -> CreatedSession:
-        """Make a session of any origin, or find the one that the same request made before.
-
-        `brought`: its state comes from elsewhere, another session or a file. Raises RateLimited for one too
-        many of the tenant, SessionExists, StoreFull, IdempotencyMismatch, and Gone.
-        """
-        key = SessionKey(request.call.tenant, new_session_id())
-        copy = SessionCopy(key=key, position=Position.first(key), state=state, facts=facts)
-        described = answers.write_session(info_of(copy, facts.created_at_ms + facts.ttl_ms))
-        size = state.served.state_bytes(state.choice)
-        try:
-            async with self.quota.reserve(request.call, size, sessions=1):
-                writing = partial(self.sessions.states.serialize, key, 0, state)
-                creation = Creation(
-                    key=key,
-                    operation_id=request.call.key or new_operation_id(),
-                    body_hash=body_hash,
-                    name=facts.name,
-                    info=described,
-                    state=await requests.off_loop(state.nbytes, writing, requests.STATE_BYTES),
-                    ttl_ms=facts.ttl_ms,
-                    answer=described,
-                    brought=brought,
-                )
-                outcome = await task.commit(self.sessions.store.create(creation))
-        except (RateLimited, StoreFull) as error:
-            return await self.made_before(error, request, body_hash, task)
-        if not isinstance(outcome, Created):
-            return await self._repeated(key.tenant, outcome, task)
-        task.took_effect = True
-        self.sessions.metrics.sessions_created.inc()
-        copy = replace(copy, facts=replace(facts, created_at_ms=outcome.head.created_at_ms))
-        self.sessions.cache.put(copy)
-        info = info_of(copy, outcome.head.expires_at_ms)
-        return self._created(info, state.served.identity, replayed=False)
-
-    async def made_before(
-        self, error: ServerError, request: NewSession, body_hash: bytes, task: Task[CreatedSession]
-    ) -> CreatedSession:
-        """The session that the same creation made before; else the `error` that it came to now is raised.
-
-        Raises IdempotencyMismatch, Gone.
-        """
-        tenant, outcome = request.call.tenant, None
-        if request.call.key is not None:
-            outcome = await self.sessions.store.recall_creation(tenant, request.call.key, body_hash)
-        if outcome is None:
-            error.settled = True
-            raise error
-        return await self._repeated(tenant, outcome, task)
-
-    async def _choose(self, request: CreateSession) -> tuple[ServedModel, AdaptationChoice]:
-        """The model and how it learns, where all that is asked for can be done with them."""
-        served = self.models.named(request.model)
-        choice = served.choose(request.learning)
-        self.check_size(served, choice)
-        await requests.off_loop(requests.size_of(request.first), partial(self._check_first, served, request))
-        return served, choice
 
     def _check_first(self, served: ServedModel, request: CreateSession) -> None:
         """Refuse a first text that cannot be appended, before the session is made."""
@@ -169,8 +126,64 @@ class Creator:
             piece = read_passage(served.vocab, request.first, "", final=False)
             requests.check_append(piece, self.changes.limits)
 
+    async def _make(
+        self,
+        call: Call,
+        body_hash: bytes,
+        begin: Callable[[], Awaitable[tuple[SessionState, SessionFacts]]],
+        *,
+        brought: bool = False,
+    ) -> CreatedSession:
+        """Make a session, or find the one that the same request made before, whatever is refused now.
+
+        It may have been made by a server with other models, of a source that has ended, or before the store
+        or a quota was full. `brought`: its state comes from elsewhere. Raises RateLimited, StoreFull,
+        SessionExists, IdempotencyMismatch, Gone, and whatever `begin` raises.
+        """
+        key = SessionKey(call.tenant, new_session_id())
+
+        async def work(task: Task[CreatedSession]) -> CreatedSession:
+            try:
+                return await self._made(task, *await begin(), brought=brought)
+            except ServerError as error:
+                if call.key is None:
+                    raise
+                recall = partial(self.sessions.store.recall_creation, call.tenant, call.key, body_hash)
+                return await self._repeated(task, await settled(error, recall))
+
+        with self.sessions.taking(call.key):
+            return await self.sessions.enqueue(call, body_hash, work, made=key).wait()
+
+    async def _made(
+        self, task: Task[CreatedSession], state: SessionState, facts: SessionFacts, *, brought: bool
+    ) -> CreatedSession:
+        key = task.key
+        copy = SessionCopy(key=key, position=Position.first(key), state=state, facts=facts)
+        described = answers.write_session(info_of(copy, facts.created_at_ms + facts.ttl_ms))
+        size = state.served.state_bytes(state.choice)
+        async with self.quota.reserve(task.call, size, sessions=1):
+            writing = partial(self.sessions.states.serialize, key, 0, state)
+            creation = Creation(
+                key=key,
+                operation_id=task.operation_id,
+                body_hash=task.body_hash,
+                name=facts.name,
+                info=described,
+                state=await requests.off_loop(state.nbytes, writing, requests.STATE_BYTES),
+                ttl_ms=facts.ttl_ms,
+                answer=described,
+                brought=brought,
+            )
+            outcome = await task.commit(self.sessions.store.create(creation))
+        if not isinstance(outcome, Created):
+            return await self._repeated(task, outcome)
+        task.took_effect = True
+        self.sessions.metrics.sessions_created.inc()
+        self.sessions.cache.put(replace(copy, facts=replace(facts, created_at_ms=outcome.head.created_at_ms)))
+        return self._answer(session_info(key.session_id, outcome.head), replayed=False)
+
     async def _repeated(
-        self, tenant: str, outcome: CreationReplayed | Mismatch, task: Task[CreatedSession]
+        self, task: Task[CreatedSession], outcome: CreationReplayed | Mismatch
     ) -> CreatedSession:
         metrics = self.sessions.metrics
         if isinstance(outcome, Mismatch):
@@ -178,31 +191,23 @@ class Creator:
             raise IdempotencyMismatch("the idempotency key was used with another request")
         task.took_effect = True
         metrics.replays.labels("replayed").inc()
-        head = await self.sessions.store.load_head(SessionKey(tenant, outcome.session_id), with_state=False)
-        present = session_info(outcome.session_id, head)
-        stored = answers.read_session(outcome.answer)
+        key = SessionKey(task.key.tenant, outcome.session_id)
+        head = await self.sessions.store.load_head(key, with_state=False)
         # Only the store knows by its own clock when it was made.
-        info = replace(stored, created_at=present.created_at, expires_at=present.expires_at)
-        return self._created(info, self._identity(info), replayed=True)
+        created_at, expires_at = head.created_at_ms / 1000, head.expires_at_ms / 1000
+        info = replace(answers.read_session(outcome.answer), created_at=created_at, expires_at=expires_at)
+        return self._answer(info, replayed=True)
 
-    def _identity(self, info: SessionInfo) -> EngineIdentity | None:
-        """Of a session's model; None where that is not served here, or the description does not say it."""
-        if info.fingerprint is None:
-            return None
+    def _answer(self, info: SessionInfo, *, replayed: bool) -> CreatedSession:
+        """The session as it was made; its model is told where that is served here."""
         try:
-            return self.models.with_identity(info.fingerprint, info.adaptation_fingerprint).identity
+            served = self.models.with_identity(info.fingerprint, info.adaptation_fingerprint)
+            identity = None if info.fingerprint is None else served.identity
         except ModelMismatch:
-            return None
-
-    def _created(
-        self, info: SessionInfo, identity: EngineIdentity | None, *, replayed: bool
-    ) -> CreatedSession:
+            identity = None
+        durability = self.sessions.durability
         return CreatedSession(
-            info=info,
-            identity=identity,
-            append=None,
-            durability=self.sessions.durability,
-            replayed=replayed,
+            info=info, identity=identity, append=None, durability=durability, replayed=replayed
         )
 
     async def _present(self, tenant: str, session: str) -> SessionInfo:
@@ -241,17 +246,3 @@ class Creator:
             return
         except ServerError:
             error.applied = "unknown"
-
-
-def creation_digest(request: CreateSession) -> bytes:
-    """Tell this creation from another with the same key."""
-    return requests.request_digest(
-        "create",
-        **({} if request.model is None else {"model": request.model}),
-        name=request.name,
-        adaptation=request.learning.model_dump(),
-        ttl_seconds=request.ttl_seconds,
-        metadata=request.metadata,
-        first=request.first,
-        scores=request.scores,
-    )

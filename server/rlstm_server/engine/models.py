@@ -7,9 +7,11 @@ good. What a batch gives a stream is, to the last bit, what the stream gets alon
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlstm_model import native
 from rlstm_model.adaptation.backend import Backend, NativeBackend
@@ -20,6 +22,7 @@ from rlstm_model.adaptation.evaluator import DynamicEvaluator, Reader, reader_of
 from rlstm_model.checkpoint import Checkpoint, likely
 from rlstm_model.parameters import Parameters
 from rlstm_model.vocab import Vocab
+from rlstm_model.vocab.base import space_ids
 from rlstm_server.errors import InvalidField, ModelMismatch, ModelNotFound
 from rlstm_server.schemas.text import AdaptationChoice, AdaptationRequest, EngineIdentity
 
@@ -126,6 +129,11 @@ class ServedModel:
         return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in layout)
 
     # ---- identity -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def spaces(self) -> NDArray[np.intp]:
+        """The tokens that begin with white space."""
+        return space_ids(self.vocab)
 
     @property
     def reproducible(self) -> bool:

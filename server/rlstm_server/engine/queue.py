@@ -1,11 +1,14 @@
 """One queue a session: its tasks, one after the other, each outside the request that asked for it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
+from rlstm_server.caller import Call
+from rlstm_server.engine.requests import session_key
 from rlstm_server.engine.state import SessionCache
 from rlstm_server.errors import (
     Draining,
@@ -17,7 +20,7 @@ from rlstm_server.errors import (
 )
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.text import Timings
-from rlstm_server.store.base import SessionKey
+from rlstm_server.store.base import SessionKey, new_operation_id
 
 COMMIT_SECONDS: Final = 3.0
 """How long a commit may be on its way."""
@@ -30,13 +33,18 @@ Answer = TypeVar("Answer")
 class Task(Generic[Result]):
     """Work that outlives the request: whoever waits for it may leave, and a commit goes on all the same.
 
-    Once the work knows that its change `took_effect`, now or earlier, no error says otherwise. Its `timings`
-    are those of its last change.
+    What it changes is told by the session's `key`, an `operation_id` and the `body_hash` of the request. With
+    `redo` it may be computed again when another replica was faster. Once the work knows that its change
+    `took_effect`, now or earlier, no error says otherwise. Its `timings` are those of its last change.
     """
 
     work: Callable[["Task[Result]"], Awaitable[Result]]
-    key: SessionKey | None = None
-    operation_id: str = ""
+    call: Call
+    key: SessionKey
+    operation_id: str
+    body_hash: bytes = b""
+    if_match: int | None = None
+    redo: bool = True
     took_effect: bool = False
     timings: Timings = field(default_factory=Timings)
     task: "asyncio.Task[Result]" = field(init=False)
@@ -96,7 +104,7 @@ class _Queue:
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     failures: int = 0
-    tasks: dict[str, Task[Any]] = field(default_factory=dict)
+    tasks: list[Task[Any]] = field(default_factory=list)
 
     async def in_turn(
         self, known: int, work: Callable[[Task[Result]], Awaitable[Result]], task: Task[Result]
@@ -123,42 +131,54 @@ class SessionQueues:
     _queues: dict[SessionKey, _Queue] = field(default_factory=dict)
     _tasks: set[Task[Any]] = field(default_factory=set)
 
-    def start(
-        self,
-        work: Callable[[Task[Result]], Awaitable[Result]],
-        key: SessionKey | None = None,
-        operation_id: str = "",
-    ) -> Task[Result]:
-        """Start work that belongs to no session yet, or is in the queue of its session."""
-        task = Task(work, key, operation_id)
-        self._tasks.add(task)
-        task.task.add_done_callback(partial(self._leave, task))
-        return task
+    @contextmanager
+    def taking(self, key: str | None) -> Iterator[None]:
+        """Take work, unless draining; what fails under a key may have been done under it before."""
+        try:
+            if self.draining:
+                raise Draining("the server is shutting down; retry later")
+            yield
+        except ServerError as error:
+            if key is not None:
+                error.doubt()
+            raise
 
     def enqueue(
-        self, key: SessionKey, operation_id: str, work: Callable[[Task[Result]], Awaitable[Result]]
+        self,
+        call: Call,
+        body_hash: bytes,
+        work: Callable[[Task[Result]], Awaitable[Result]],
+        made: SessionKey | None = None,
     ) -> Task[Result]:
-        """Put work into the session's queue. Raises InFlight for an operation that is in it, Overloaded."""
-        queue = self._queues.get(key) or _Queue()
-        if operation_id in queue.tasks:
-            self.metrics.replays.labels("in_flight").inc()
-            raise InFlight("an operation with this key is being worked on", retry_after=1)
-        if len(queue.tasks) >= self.queued_operations:
-            raise Overloaded(
-                f"{self.queued_operations} operations of this session wait already", retry_after=1
-            )
-        self._queues[key] = queue
-        in_turn = partial(queue.in_turn, queue.failures, work)
-        task = queue.tasks[operation_id] = self.start(in_turn, key, operation_id)
+        """Put work into the session's queue; work on one that is to be `made` has no queue.
+
+        Raises NotFound, Overloaded, and InFlight for an operation that is in it.
+        """
+        key, queue = made or session_key(call.tenant, call.session), None
+        if made is None:
+            queue = self._queues.get(key) or _Queue()
+            if call.key is not None and any(task.call.key == call.key for task in queue.tasks):
+                self.metrics.replays.labels("in_flight").inc()
+                raise InFlight("an operation with this key is being worked on", retry_after=1)
+            if len(queue.tasks) >= self.queued_operations:
+                raise Overloaded(
+                    f"{self.queued_operations} operations of this session wait already", retry_after=1
+                )
+            self._queues[key], work = queue, partial(queue.in_turn, queue.failures, work)
+        task = Task(work, call, key, call.key or new_operation_id(), body_hash, call.if_match)
+        if queue is not None:
+            queue.tasks.append(task)
+        self._tasks.add(task)
+        task.task.add_done_callback(partial(self._leave, task))
         return task
 
     def _leave(self, task: Task[Any], done: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not done.cancelled():
             done.exception()  # looked at, so that an abandoned one is not reported as forgotten
-        queue = None if task.key is None else self._queues.get(task.key)
-        if queue is not None and task.key is not None:
-            queue.tasks.pop(task.operation_id, None)
+        queue = self._queues.get(task.key)
+        if queue is not None and task in queue.tasks:
+            queue.tasks.remove(task)
             if not queue.tasks:
                 del self._queues[task.key]
 
@@ -166,7 +186,7 @@ class SessionQueues:
         """Stop all tasks of a session that has ended, but for a commit on its way; keep no copy."""
         self.cache.drop(key)
         queue = self._queues.get(key)
-        for task in [] if queue is None else list(queue.tasks.values()):
+        for task in [] if queue is None else list(queue.tasks):
             task.abandon(refuse)
             # A commit from just before the end makes a copy once more.
             task.task.add_done_callback(lambda _: self.cache.drop(key))

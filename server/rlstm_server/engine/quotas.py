@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from rlstm_server.caller import Caller, Quota, TokenBucket
+from rlstm_server.caller import Call, Quota, TokenBucket
 from rlstm_server.errors import Gone, NotFound, RateLimited, ServerError, StateCorrupt
 from rlstm_server.store.base import Listed, SessionKey, SessionStore
 
@@ -87,19 +87,11 @@ def charging(quota: Quota) -> Iterator[Charge]:
 
 @dataclass(eq=False)
 class _Tenant:
-    """What is known of a tenant.
-
-    coming, coming_bytes    sessions that were let in and are on their way into the store, and bytes of states
-    counted_bytes           what was there at the last count
-    made_bytes              what this server has put there since that count began
-    """
+    """What a tenant keeps in bytes, as far as is known, until when that is good, and who may add to it."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    coming: int = 0
-    coming_bytes: int = 0
-    counted_bytes: int = 0
-    made_bytes: int = 0
+    kept_bytes: int = 0
+    counted: bool = False
     stale_at: float = 0.0
 
 
@@ -108,9 +100,8 @@ class StorageQuota:
     """Whether there is room for one more state of a tenant, where its key has limits.
 
     A session counts with what its state may come to (`state_bytes`), and with its named snapshots, so only
-    what makes one of these asks here. This server's own are seen at once, those of others as late as a count
-    is old. Nobody is refused for what is on its way and may fail: that is waited for. Nor for what may have
-    been counted twice: then it is counted again.
+    what makes one of these asks here: one after the other, so that nobody is refused for what is on its way
+    and may fail. This server's own are seen at once, those of others as late as a count is old.
     """
 
     store: SessionStore
@@ -118,58 +109,30 @@ class StorageQuota:
     _tenants: dict[str, _Tenant] = field(default_factory=dict)
 
     @asynccontextmanager
-    async def reserve(self, caller: Caller, size: int, *, sessions: int) -> AsyncIterator[None]:
+    async def reserve(self, caller: Call, size: int, *, sessions: int) -> AsyncIterator[None]:
         """Keep room for so many bytes of a state, and for so many sessions, while they are stored.
 
         Raises RateLimited where there is none.
         """
-        quota = caller.quota
+        quota, tenant = caller.quota, caller.tenant
         if quota.sessions is None and quota.stored_bytes is None:
             yield
             return
-        held = self._tenants.setdefault(caller.tenant, _Tenant())
+        held = self._tenants.setdefault(tenant, _Tenant())
         async with held.turn:
-            while not await self._fits(caller.tenant, held, quota, size, sessions):
-                await held.ended.wait()
-            held.coming += sessions
-            held.coming_bytes += size
-        try:
-            yield
-            held.made_bytes += size
-        finally:
-            held.coming -= sessions
-            held.coming_bytes -= size
-            held.ended.set()
-
-    async def _fits(self, tenant: str, held: _Tenant, quota: Quota, size: int, sessions: int) -> bool:
-        """Whether it fits beside all that is coming. Raises RateLimited if it does not fit anyway."""
-        held.ended.clear()
-        # Taken before anything is counted: what arrives meanwhile is counted twice, rather than not at all.
-        coming, coming_bytes = held.coming, held.coming_bytes
-        try:
             if sessions and quota.sessions is not None:
-                _within("sessions", await self.store.count(tenant) + coming + sessions, quota.sessions)
+                _within("sessions", await self.store.count(tenant) + sessions, quota.sessions)
             if quota.stored_bytes is not None:
-                most = quota.stored_bytes - coming_bytes - size
-                kept = await self._kept_bytes(tenant, held, most)
-                _within("stored bytes", kept + coming_bytes + size, quota.stored_bytes)
-        except RateLimited:
-            if coming_bytes:
-                return False
-            raise
-        return True
-
-    async def _kept_bytes(self, tenant: str, held: _Tenant, most: int) -> int:
-        """Bytes that the tenant keeps; if that seems to be more than `most`, none of them counted twice."""
-        if time.monotonic() >= held.stale_at:
-            await self._count(tenant, held)
-        if held.made_bytes and held.counted_bytes + held.made_bytes > most:
-            await self._count(tenant, held)
-        return held.counted_bytes + held.made_bytes
+                over = held.kept_bytes + size > quota.stored_bytes
+                if time.monotonic() >= held.stale_at or (over and not held.counted):
+                    await self._count(tenant, held)
+                _within("stored bytes", held.kept_bytes + size, quota.stored_bytes)
+            yield
+            held.kept_bytes += size
+            held.counted = False
 
     async def _count(self, tenant: str, held: _Tenant) -> None:
-        began, made_before = time.monotonic(), held.made_bytes
-        total, cursor = 0, None
+        began, total, cursor = time.monotonic(), 0, None
         while True:
             page = await self.store.list(tenant, limit=PAGE, cursor=cursor)
             total += sum(self.state_bytes(listed) for listed in page.sessions)
@@ -178,8 +141,7 @@ class StorageQuota:
             if (cursor := page.cursor) is None:
                 break
         ended = time.monotonic()
-        held.counted_bytes = total
-        held.made_bytes -= made_before
+        held.kept_bytes, held.counted = total, True
         held.stale_at = ended + max(COUNT_SECONDS, (ended - began) / COUNT_SHARE)
 
     async def _named_bytes(self, key: SessionKey) -> int:

@@ -10,15 +10,15 @@ import io
 import re
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.items import ObservedChunk
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.adaptation.state import NonFiniteState
-from rlstm_model.scores import Floats, TokenScores
+from rlstm_model.scores import TokenScores
 from rlstm_model.vocab import InvalidText as VocabInvalidText
 from rlstm_model.vocab import InvalidToken as VocabInvalidToken
 from rlstm_model.vocab import Vocab
@@ -183,38 +183,28 @@ def _joined(first: Piece, second: Piece) -> Piece:
 # ---- reading them -----------------------------------------------------------------------------------------
 
 
-@dataclass(kw_only=True)
-class TokenUsage:
-    """What an operation will be counted as, once, when it has taken effect; each text that it reads adds.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reading:
+    """A piece was read: the state after it, its scores, and how it was learned from.
 
-    row_steps  steps of single rows, of those that were skipped none
-    session    sums over the text of a session's reader, where it was any
+    updates    segments learned from; `row_steps` are those of single rows, of skipped ones none
+    adapted    tokens learned from
+    own        it was generated, not read from somebody
     """
 
-    scored: int = 0
-    generated: int = 0
-    adapted: int = 0
+    state: SessionState
+    columns: Columns
+    totals: Totals
+    updates: int = 0
     row_steps: int = 0
     guards: Counter[str] = field(default_factory=Counter)
-    gradient_norms: list[float] = field(default_factory=list)
-    session: Totals | None = None
+    gradient_norms: Sequence[float] = ()
+    adapted: int = 0
+    own: bool = False
 
-    def add(self, part: ObservedChunk) -> None:
-        """Count a part of a text: where it was learned from, all rows took a step but the skipped."""
-        self.row_steps += part.updates * (
-            len(part.state.expert_config.rates) - part.guards.count("step_skipped")
-        )
-        self.guards.update(part.guards)
-        self.gradient_norms += part.gradient_norms
-
-    def count(self, metrics: Metrics) -> None:
-        """Add everything to the metrics."""
-        for kind, tokens in (
-            ("scored", self.scored),
-            ("generated", self.generated),
-            ("adapted", self.adapted),
-        ):
-            metrics.tokens.labels(kind).inc(tokens)
+    def count(self, metrics: Metrics, *, in_session: bool = False) -> None:
+        """Add what was learned to the metrics, and of a session that has it now what was read."""
+        metrics.tokens.labels("adapted").inc(self.adapted)
         clipped = self.guards["projected"]
         metrics.updates.labels("clipped").inc(clipped)
         metrics.updates.labels("applied").inc(self.row_steps - clipped)
@@ -222,67 +212,75 @@ class TokenUsage:
             metrics.updates.labels(outcome).inc(self.guards[guard])
         for norm in self.gradient_norms:
             metrics.gradient_norm.observe(norm)
-        if self.session is not None:
+        totals = self.totals
+        if in_session:
+            metrics.tokens.labels("generated" if self.own else "scored").inc(totals.tokens)
+        if in_session and not self.own:
             metrics.learned(
-                self.session.tokens,
-                adapted=self.session.logprob,
-                static=self.session.static_logprob,
-                weights=self.session.weights_logprob,
-                memory=self.session.memory_logprob,
+                totals.tokens,
+                adapted=totals.logprob,
+                static=totals.static_logprob,
+                weights=totals.weights_logprob,
+                memory=totals.memory_logprob,
             )
 
 
-class Reading(NamedTuple):
-    """A piece was read: the state after it, its scores, the segments learned from, and what guards did."""
-
-    state: SessionState
-    columns: Columns
-    totals: Totals
-    updates: int
-    guards: Mapping[str, int]
-
-
 async def read_piece(
-    state: SessionState, piece: Piece, usage: TokenUsage, *, learn: bool, top: int = 0, own: bool = False
+    state: SessionState,
+    piece: Piece,
+    *,
+    learn: bool,
+    top: int = 0,
+    spaces: bool = False,
+    own: bool = False,
 ) -> Reading:
     """Score a piece, then learn from it, a segment a batch step. `own` text was generated: not in the totals.
 
     Raises StateCorrupt when the session's state cannot be used; the state that was given stays as it is.
     """
     evaluator, adapted, watch, done = state.evaluator, state.adapted, state.watch, 0
-    updates, guards = 0, Counter[str]()
+    updates, row_steps, guards = 0, 0, Counter[str]()
     scores: list[TokenScores] = []
     static: list[float] = []
+    norms: list[float] = []
     try:
         while done < len(piece.ids):
             ids = piece.ids[done : done + evaluator.room(adapted)]
-            chunk = evaluator.chunk(adapted, ids, learn=learn and watch.learns, top=top)
+            begin = state.served.spaces if spaces else None
+            chunk = evaluator.chunk(adapted, ids, learn=learn and watch.learns, top=top, spaces=begin)
             part = await compute(chunk)
             if part.state.expert_config.guarded:
                 part, watch = _watched(evaluator, watch, part, learn=learn)
-            usage.add(part)
+            adapted, done = part.state, done + len(chunk.ids)
             updates += part.updates
+            rows = len(adapted.expert_config.rates) - part.guards.count("step_skipped")
+            row_steps += part.updates * rows
             guards.update(part.guards)
+            norms += part.gradient_norms
             scores.append(part.scores)
             static += [] if part.static_logprobs is None else part.static_logprobs.tolist()
-            adapted, done = part.state, done + len(chunk.ids)
     except NonFiniteState as error:
         raise StateCorrupt("the session's state holds values that are not finite") from error
-    usage.adapted += len(piece.ids) if learn else 0
     columns = columns_of(
         piece,
         TokenScores.concatenate(scores) if scores else None,
         tuple(static) if adapted.expert_config.static else None,
         remembers=adapted.expert_config.remembers,
     )
-    totals, sums = (
-        Totals.of(columns, bytes=piece.bytes, words=piece.words, unknown=piece.unknown),
-        state.totals,
-    )
-    sums = sums if own else _add(sums, totals)
+    totals = Totals.of(columns, bytes=piece.bytes, words=piece.words, unknown=piece.unknown)
+    sums = state.totals if own else _add(state.totals, totals)
     sums = replace(sums, updates=sums.updates + updates, guards=sums.guards + guards.total())
-    after = replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch)
-    return Reading(after, columns, totals, updates, guards)
+    return Reading(
+        state=replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch),
+        columns=columns,
+        totals=totals,
+        updates=updates,
+        row_steps=row_steps,
+        guards=guards,
+        gradient_norms=norms,
+        adapted=len(piece.ids) if learn else 0,
+        own=own,
+    )
 
 
 def _watched(
@@ -311,24 +309,18 @@ def columns_of(
 
     Those of the weights and of the memory where one `remembers`.
     """
-
-    def part(column: Floats | None) -> tuple[float, ...] | None:
-        return tuple([] if column is None else column.tolist()) if remembers else None
-
-    top = None
-    if scores is not None and scores.top_ids is not None and scores.top_logprobs is not None:
-        top = Alternatives(ids=scores.top_ids.tolist(), logprobs=scores.top_logprobs.tolist())
+    told: dict[str, Any] = dict.fromkeys(("logprobs", "ranks", "entropies"), ())
+    told |= dict.fromkeys(("weights_logprobs", "memory_logprobs"), ()) if remembers else {}
+    columns = {} if scores is None else vars(scores)
+    told |= {name: tuple(column.tolist()) for name, column in columns.items() if column is not None}
+    top_ids, top_logprobs = told.pop("top_ids", None), told.pop("top_logprobs", None)
     return Columns(
         ids=tuple(piece.ids),
-        logprobs=() if scores is None else tuple(scores.logprobs.tolist()),
         static_logprobs=static_logprobs,
-        ranks=() if scores is None else tuple(scores.ranks.tolist()),
-        entropies=() if scores is None else tuple(scores.entropies.tolist()),
         starts=tuple(piece.starts),
         ends=tuple(piece.ends),
-        weights_logprobs=part(None if scores is None else scores.weights_logprobs),
-        memory_logprobs=part(None if scores is None else scores.memory_logprobs),
-        top=top,
+        top=None if top_ids is None else Alternatives(ids=top_ids, logprobs=top_logprobs),
+        **told,
     )
 
 

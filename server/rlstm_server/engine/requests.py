@@ -10,8 +10,8 @@ import orjson
 from rlstm_server.engine.reading import Piece, Texts
 from rlstm_server.errors import InvalidText, NotFound, TooLarge
 from rlstm_server.schemas.generation import CompletionRequest, GenerationSettings
-from rlstm_server.schemas.sessions import AppendRequest
-from rlstm_server.schemas.text import EngineLimits
+from rlstm_server.schemas.wire import Request
+from rlstm_server.settings import Limits
 from rlstm_server.store.base import SessionKey
 
 SMALL: Final = 4_096
@@ -23,26 +23,19 @@ MAX_PENDING: Final = 4_096
 """Characters that wait for the end of their word. Every record of a session carries them."""
 MAX_METADATA_BYTES: Final = 16_384
 
+UNDIGESTED: Final = {"unit", "logprobs", "stream", "min_version", "data"}
+"""Fields that say how to answer, or when to refuse: a repeat may have others. Data have their own digest."""
+
 Result = TypeVar("Result")
 
 
-def request_digest(operation: str, **fields: Any) -> bytes:
-    """Give the SHA-256 of an operation and its fields. Raises InvalidText for a string that is not text."""
-    try:
-        return hashlib.sha256(orjson.dumps([operation, fields], option=orjson.OPT_SORT_KEYS)).digest()
-    except TypeError as error:
-        raise InvalidText("a string holds a lone surrogate") from error
-
-
-def append_digest(request: AppendRequest) -> bytes:
-    """Give that of an append, whose text may be long: it is hashed as it is. Raises InvalidText."""
-    said = (request.call.session, request.learn, request.final, request.scores, request.text is None)
-    given = str(request.tokens) if request.text is None else request.text
-    note = "" if request.note is None else f" noting {len(request.note)} {request.note}"
-    try:
-        return hashlib.sha256(f"append {said}{note}\n{given}".encode()).digest()
-    except UnicodeEncodeError as error:
-        raise InvalidText("a string holds a lone surrogate") from error
+def digest(request: Request, **more: object) -> bytes:
+    """Tell this request from another with the same key, and one part of its work from the others."""
+    fields = request.model_dump(exclude=UNDIGESTED)
+    if metadata := fields.get("metadata"):
+        fields["metadata"] = sorted(metadata.items())  # the order of a JSON object says nothing
+    said = (type(request).__name__, request.call.session, fields, more)
+    return hashlib.sha256(repr(said).encode()).digest()
 
 
 async def off_loop(size: int, work: Callable[[], Result], small: int = SMALL) -> Result:
@@ -63,14 +56,14 @@ def within(what: str, given: int, limit: int) -> None:
         raise TooLarge(what, given, limit)
 
 
-def check_append(piece: Piece, limits: EngineLimits) -> Piece:
+def check_append(piece: Piece, limits: Limits) -> Piece:
     """Raise TooLarge when a piece is too long for one append, or leaves too long a word unfinished."""
     within("tokens of one append", len(piece.ids), limits.append_tokens)
     within("characters of an unfinished word", len(piece.after.pending), MAX_PENDING)
     return piece
 
 
-def check_note(note: str, limits: EngineLimits) -> None:
+def check_note(note: str, limits: Limits) -> None:
     """Raise TooLarge for a note that is too long in UTF-8, InvalidText for one that is no text."""
     try:
         size = len(note.encode())
@@ -88,17 +81,17 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
     within("bytes of metadata", size, MAX_METADATA_BYTES)
 
 
-def check_completion(request: CompletionRequest, limits: EngineLimits) -> None:
+def check_completion(request: CompletionRequest, limits: Limits) -> None:
     """Raise TooLarge for prompts that are too many, or written too much to."""
     within("number of prompts", len(request.prompts), limits.score_items)
     check_generation(request.settings, limits)
     tokens = len(request.prompts) * request.settings.choices * request.settings.max_tokens
-    within("prompts x n x max_tokens", tokens, limits.max_tokens)
+    within("prompts x n x max_tokens", tokens, limits.generate_tokens)
 
 
-def check_generation(settings: GenerationSettings, limits: EngineLimits) -> None:
+def check_generation(settings: GenerationSettings, limits: Limits) -> None:
     """Raise TooLarge where too much would be written."""
-    within("n x max_tokens", settings.choices * settings.max_tokens, limits.max_tokens)
+    within("n x max_tokens", settings.choices * settings.max_tokens, limits.generate_tokens)
 
 
 def session_key(tenant: str, session: str) -> SessionKey:

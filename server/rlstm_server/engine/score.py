@@ -3,12 +3,15 @@
 The texts of one request share its batches, each a segment at a time.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple
+from itertools import zip_longest
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlstm_model.adaptation.evaluator import Reader
 from rlstm_model.adaptation.items import ScoreChunk, ScoredChunk
@@ -18,7 +21,6 @@ from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import charging
 from rlstm_server.engine.reading import (
     Piece,
-    TokenUsage,
     columns_of,
     read_context,
     read_passage,
@@ -28,6 +30,7 @@ from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.state import SessionCopy, SessionState
 from rlstm_server.engine.worker import compute, gather
 from rlstm_server.errors import InvalidField, StateCorrupt
+from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import (
     Candidate,
     CandidatesAnswer,
@@ -37,9 +40,6 @@ from rlstm_server.schemas.sessions import (
 )
 from rlstm_server.schemas.text import (
     AdaptationChoice,
-    Columns,
-    EngineLimits,
-    FirstToken,
     ItemScores,
     ScoreAnswer,
     ScoreItem,
@@ -47,6 +47,7 @@ from rlstm_server.schemas.text import (
     Timings,
     Totals,
 )
+from rlstm_server.settings import Limits
 
 ROWS_OF_REQUEST: Final = 64
 """Rows that one request takes of a round at most: it may have as many texts as a round has rows."""
@@ -65,11 +66,6 @@ class ItemText:
         """All that are read."""
         return len(self.piece.ids) + (len(self.context.ids) if self.context else 0)
 
-    @property
-    def first_token(self) -> FirstToken:
-        """What the first token is scored against."""
-        return "bos" if self.context is None else "context"
-
 
 @dataclass(frozen=True, eq=False)
 class Scoring:
@@ -77,7 +73,7 @@ class Scoring:
 
     sessions: Sessions
     models: Models
-    limits: EngineLimits
+    limits: Limits
 
     async def score(self, request: ScoreRequest) -> ScoreAnswer:
         """Log-probabilities of texts, each on its own.
@@ -90,13 +86,13 @@ class Scoring:
         size = sum(requests.size_of(item) + requests.size_of(item.before) for item in given)
         items = await requests.off_loop(size, partial(self._item_texts, served, given))
         choice = None if request.learning is None else served.choose(request.learning)
-        rows, usage = min(len(items), ROWS_OF_REQUEST), TokenUsage()
-        with charging(request.call.quota) as charge:
+        rows, metrics = min(len(items), ROWS_OF_REQUEST), self.sessions.metrics
+        with self.sessions.taking(None), charging(request.call.quota) as charge:
             count = sum(text.tokens for text in items)
             charge.add(tokens=count, learned=0 if choice is None else count)
-            job = partial(score_items, served, choice, items, request.top, usage)
+            job = partial(score_items, served, choice, items, request, metrics)
             ran = await self.sessions.worker.run(job, request.call, rows)
-        usage.count(self.sessions.metrics)
+        metrics.tokens.labels("scored").inc(sum(item.totals.tokens for item in ran.result))
         timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
         return ScoreAnswer(
             identity=served.identity, items=tuple(ran.result), adaptation=choice, timings=timings
@@ -118,7 +114,8 @@ class Scoring:
         size = sum(requests.size_of(candidate) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
         job = partial(rank_candidates, copy.state, request.named_candidates, pieces, request.mix)
-        with self.sessions.distrusting(key), charging(request.call.quota) as charge:
+        taking, distrusting = self.sessions.taking(None), self.sessions.distrusting(key)
+        with taking, distrusting, charging(request.call.quota) as charge:
             charge.add(tokens=sum(len(piece.ids) for piece in pieces))
             ran = await self.sessions.worker.run(job, request.call, min(len(pieces), ROWS_OF_REQUEST))
         self.sessions.metrics.tokens.labels("scored").inc(sum(ranked.tokens for ranked in ran.result))
@@ -132,7 +129,7 @@ class Scoring:
             for index, candidate in enumerate(request.candidates)
         ]
         count = sum(len(piece.ids) for piece in pieces)
-        requests.within("tokens of all candidates", count, self.limits.candidate_tokens)
+        requests.within("tokens of all candidates", count, self.limits.append_tokens)
         return pieces
 
 
@@ -152,20 +149,14 @@ async def score_items(
     served: ServedModel,
     choice: AdaptationChoice | None,
     items: Sequence[ItemText],
-    top: int,
-    usage: TokenUsage,
+    request: ScoreRequest,
+    metrics: Metrics,
 ) -> Sequence[ItemScores]:
     """Score each item from the weights as loaded; with a choice, learn from it (and its context) as well."""
-    if choice is None:
-        work = (_score_item(served.reader, item, top) for item in items)
-        at_once = ROWS_OF_REQUEST
-    else:
-        start = SessionState.before_text(served, choice)
-        work = (_score_adapting(start, item, top, usage) for item in items)
-        at_once = max(1, ROWS_OF_REQUEST // choice.expert_config.rows)
-    done = await gather(work, at_once)
-    usage.scored = sum(item.totals.tokens for item in done)
-    return done
+    start = None if choice is None else SessionState.before_text(served, choice)
+    rows = 1 if choice is None else choice.expert_config.rows
+    work = (_score_item(served, start, item, request, metrics) for item in items)
+    return await gather(work, max(1, ROWS_OF_REQUEST // rows))
 
 
 async def rank_candidates(
@@ -177,104 +168,86 @@ async def rank_candidates(
     """Score continuations of a session's present state, which stays as it is; rank 1 is the best mix."""
     reader = state.evaluator.reader(state.adapted, static=True)
     at_once = max(1, ROWS_OF_REQUEST // len(reader.cursor.states_R2U))
+    work = (_sums(reader, *pair, weights) for pair in zip(candidates, pieces, strict=True))
     try:
-        sums = await gather((_sums(reader, piece) for piece in pieces), at_once)
+        found = await gather(work, at_once)
     except ArithmeticError as error:
         raise StateCorrupt("the session's state gives values that are not finite") from error
-    return _ranked(candidates, sums, weights)
+    ranks = _ranks([one.score for one in found])
+    static = _ranks([one.static_score for one in found if one.static_score is not None])
+    return tuple(
+        replace(one, rank=rank, static_rank=static_rank)
+        for one, rank, static_rank in zip_longest(found, ranks, static)
+    )
 
 
-async def score_text(reader: Reader, cursor: Cursor, ids: Sequence[int], top: int = 0) -> ScoredChunk:
+async def score_text(
+    reader: Reader,
+    cursor: Cursor,
+    ids: Sequence[int],
+    top: int = 0,
+    spaces: NDArray[np.intp] | None = None,
+) -> ScoredChunk:
     """Scores of at least one token after a cursor, and the cursor after them."""
     parts: list[ScoredChunk] = []
     for start in range(0, len(ids), reader.at_once):
-        sliced = await compute(ScoreChunk(reader, cursor, tuple(ids[start : start + reader.at_once]), top))
+        some = tuple(ids[start : start + reader.at_once])
+        sliced = await compute(ScoreChunk(reader, cursor, some, top, spaces=spaces))
         parts.append(sliced)
         cursor = sliced.cursor
     return ScoredChunk.concatenate(parts)
 
 
-async def read(reader: Reader, ids: Sequence[int]) -> Cursor:
-    """The reader's cursor after a text, which may be empty."""
-    if not ids:
-        return reader.cursor
-    sliced = await score_text(reader, reader.cursor, ids)
-    return sliced.cursor
+async def _sums(
+    reader: Reader, candidate: Candidate, piece: Piece, weights: CandidateWeights
+) -> RankedCandidate:
+    """One continuation's, without a rank; static ones where the session has a static row."""
+    logprob, static, tokens = 0.0, 0.0 if reader.static else None, len(piece.ids)
+    if tokens:
+        sliced = await score_text(reader, reader.cursor, piece.ids)
+        logprob, columns = sliced.scores.total, sliced.static_logprobs
+        static = None if columns is None else float(columns.sum(dtype=np.float64))
+    return RankedCandidate(
+        id=str(candidate.id),
+        logprob=logprob,
+        static_logprob=static,
+        tokens=tokens,
+        score=weights.score(logprob, tokens, candidate.given),
+        static_score=None if static is None else weights.score(static, tokens, candidate.given),
+        rank=0,
+        static_rank=None,
+    )
 
 
-class _Sums(NamedTuple):
-    """Of a candidate; the static one is None where the session has no static row."""
-
-    logprob: float
-    static_logprob: float | None
-    tokens: int
-
-
-async def _sums(reader: Reader, piece: Piece) -> _Sums:
-    if not piece.ids:
-        return _Sums(0.0, 0.0 if reader.static else None, 0)
-    sliced = await score_text(reader, reader.cursor, piece.ids)
-    static = None if sliced.static_logprobs is None else float(sliced.static_logprobs.sum(dtype=np.float64))
-    return _Sums(sliced.scores.total, static, len(piece.ids))
-
-
-async def _score_item(reader: Reader, item: ItemText, top: int) -> ItemScores:
-    cursor, piece = reader.cursor, item.piece
-    if item.context is not None:
-        cursor = await read(reader, item.context.ids)
-    sliced = await score_text(reader, cursor, piece.ids, top)
-    columns = columns_of(piece, sliced.scores, None)
-    totals = Totals.of(columns, bytes=piece.bytes, words=piece.words, unknown=piece.unknown)
-    return _item_scores(item, columns, totals, updates=0, guards={})
-
-
-async def _score_adapting(state: SessionState, item: ItemText, top: int, usage: TokenUsage) -> ItemScores:
-    if item.context is not None:
-        state = (await read_piece(state, item.context, usage, learn=True)).state
-    reading = await read_piece(state, item.piece, usage, learn=True, top=top)
-    return _item_scores(item, reading.columns, reading.totals, updates=reading.updates, guards=reading.guards)
-
-
-def _item_scores(
-    item: ItemText, columns: Columns, totals: Totals, *, updates: int, guards: Mapping[str, int]
+async def _score_item(
+    served: ServedModel, start: SessionState | None, item: ItemText, request: ScoreRequest, metrics: Metrics
 ) -> ItemScores:
+    piece, updates, guards = item.piece, 0, Counter[str]()
+    if start is not None:
+        if item.context is not None:
+            context = await read_piece(start, item.context, learn=True)
+            context.count(metrics)
+            start = context.state
+        reading = await read_piece(start, piece, learn=True, top=request.top, spaces=request.spaces)
+        reading.count(metrics)
+        columns, totals = reading.columns, reading.totals
+        updates, guards = reading.updates, reading.guards
+    else:
+        reader, spaces = served.reader, served.spaces if request.spaces else None
+        cursor = reader.cursor
+        if item.context is not None:
+            cursor = (await score_text(reader, cursor, item.context.ids)).cursor
+        sliced = await score_text(reader, cursor, piece.ids, request.top, spaces)
+        columns = columns_of(piece, sliced.scores, None)
+        totals = Totals.of(columns, bytes=piece.bytes, words=piece.words, unknown=piece.unknown)
     return ItemScores(
         id=item.id,
-        first_token=item.first_token,
-        text=item.piece.text,
+        first_token="bos" if item.context is None else "context",
+        text=piece.text,
         columns=columns,
         totals=totals,
         updates=updates,
         guards=guards,
-    )
-
-
-def _ranked(
-    candidates: Sequence[Candidate], sums: Sequence[_Sums], weights: CandidateWeights
-) -> tuple[RankedCandidate, ...]:
-    pairs = [*zip(candidates, sums, strict=True)]
-    scores = [weights.score(own.logprob, own.tokens, each.given) for each, own in pairs]
-    static_scores = [
-        weights.score(own.static_logprob, own.tokens, each.given)
-        for each, own in pairs
-        if own.static_logprob is not None
-    ]
-    none = [None] * len(pairs)
-    ranks, static_ranks = _ranks(scores), _ranks(static_scores)
-    return tuple(
-        RankedCandidate(
-            id=str(each.id),
-            logprob=own.logprob,
-            static_logprob=own.static_logprob,
-            tokens=own.tokens,
-            score=score,
-            static_score=static_score,
-            rank=rank,
-            static_rank=static_rank,
-        )
-        for (each, own), score, static_score, rank, static_rank in zip(
-            pairs, scores, static_scores or none, ranks, static_ranks or none, strict=True
-        )
     )
 
 

@@ -9,17 +9,18 @@ way, which is sent again, under the same operation id, until its outcome is know
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from rlstm_server.caller import Caller
+from rlstm_server.caller import Call
 from rlstm_server.engine.answers import info_of, session_facts, session_info, write_session
+from rlstm_server.engine.copies import write_file
 from rlstm_server.engine.queue import COMMIT_SECONDS, SessionQueues, Task
-from rlstm_server.engine.reading import TokenUsage
+from rlstm_server.engine.reading import Reading
 from rlstm_server.engine.requests import STATE_BYTES, off_loop, session_key
 from rlstm_server.engine.state import SessionCache, SessionCopy, SessionState, States
 from rlstm_server.engine.worker import Job, Worker
@@ -36,7 +37,7 @@ from rlstm_server.errors import (
     StoreUnavailable,
     VersionMismatch,
 )
-from rlstm_server.schemas.sessions import NoteAnswer, SessionInfo, SessionPage
+from rlstm_server.schemas.sessions import ExportedSession, NoteAnswer, SessionInfo, SessionPage
 from rlstm_server.schemas.text import Timings
 from rlstm_server.store.base import (
     Commit,
@@ -58,18 +59,7 @@ FAULTS: Final = {"checksum": "checksum", "nonfinite": "not finite", "missing": "
 """What is wrong with a state that cannot be used, by words of the message; anything else is its schema."""
 
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """A change that was asked for. `redo` allows doing the work again when another replica was faster."""
-
-    key: SessionKey
-    operation_id: str
-    body_hash: bytes
-    caller: Caller
-    if_match: int | None = None
-    redo: bool = True
+Known = TypeVar("Known")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -80,10 +70,10 @@ class Staged(Generic[Answer]):
     """
 
     copy: SessionCopy
-    usage: TokenUsage
     answer: Answer
     summary: bytes
     details: bytes = b""
+    readings: Sequence[Reading] = ()
     expires_at_ms: int = 0
 
 
@@ -157,31 +147,22 @@ class Sessions(SessionQueues):
     # ---- changing -----------------------------------------------------------------------------------------
 
     async def change(
-        self,
-        task: Task[Any],
-        change: Change,
-        compute: Callable[[SessionCopy], Awaitable[Job[Staged[Answer]]]],
+        self, task: Task[Any], compute: Callable[[SessionCopy], Awaitable[Job[Staged[Answer]]]]
     ) -> Staged[Answer] | Replayed:
         """Compute a change on a staged state and commit it, or find that it was; the caller has the turn.
 
         Raises Conflict when other replicas were faster each time, VersionMismatch, IdempotencyMismatch,
         NotFound, Gone, and whatever `compute` raises.
         """
-        for _ in range(1 + REDOS if change.redo else 1):
+        for _ in range(1 + REDOS if task.redo else 1):
             try:
-                done = await self._try(task, change, compute)
+                done = await self._try(task, compute)
             except ServerError as error:
-                if error.applied != "no" or isinstance(error, StoreUnavailable):
-                    raise
-                began = time.perf_counter()
-                if (known := await self.recall(change)) is None:
-                    error.settled = True
-                    raise
-                task.timings = Timings(store=time.perf_counter() - began)
+                known = await settled(error, partial(self.recall, task))
                 return self._repeated(task, known)
             if done is not None:
                 return done
-            self.cache.drop(change.key)
+            self.cache.drop(task.key)
             self.metrics.conflicts.labels("redone").inc()
             task.check()
         self.metrics.conflicts.labels("refused").inc()
@@ -189,49 +170,26 @@ class Sessions(SessionQueues):
         lost.settled = True
         raise lost
 
-    async def recall(self, change: Change) -> Replayed | None:
+    async def recall(self, task: Task[Any]) -> Replayed | None:
         """What the store remembers of a change; None when it knows of none. Raises IdempotencyMismatch."""
-        outcome = await self.store.recall(change.key, change.operation_id, change.body_hash)
-        return None if outcome is None else self._known(change.key, outcome)
+        outcome = await self.store.recall(task.key, task.operation_id, task.body_hash)
+        return None if outcome is None else self._known(task.key, outcome)
 
     async def _try(
-        self,
-        task: Task[Any],
-        change: Change,
-        compute: Callable[[SessionCopy], Awaitable[Job[Staged[Answer]]]],
+        self, task: Task[Any], compute: Callable[[SessionCopy], Awaitable[Job[Staged[Answer]]]]
     ) -> Staged[Answer] | Replayed | None:
         """Compute and commit; None when the copy at hand was not the newest."""
-        copy = self.cache.get(change.key) or await self._load(change.key, None)
+        key = task.key
+        copy = self.cache.get(key) or await self._load(key, None)
         job = partial(serialize, self.states, copy.position.version + 1, await compute(copy))
-        with self.distrusting(change.key):
-            ran = await self.worker.run(job, change.caller, copy.state.adapted.expert_config.rows)
+        with self.distrusting(key):
+            ran = await self.worker.run(job, task.call, copy.state.adapted.expert_config.rows)
         staged, state = ran.result
-        commit = self._commit_of(change, copy, staged, state)
-        began = time.perf_counter()
-        outcome = await task.commit(commit_until_known(commit, self.store, self.cache))
-        store = time.perf_counter() - began
-        task.timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds, store=store)
-        match outcome:
-            case Committed():
-                task.took_effect = True
-                self._take(staged, outcome)
-                self.metrics.commit_seconds.observe(store)
-                return staged
-            case Replayed() | Mismatch():
-                return self._repeated(task, self._known(change.key, outcome))
-            case Moved():
-                if copy.position.version != outcome.current:
-                    self.cache.drop(change.key)
-                raise VersionMismatch(change.if_match or 0, outcome.current)
-            case Stale():
-                return None
-
-    def _commit_of(self, change: Change, copy: SessionCopy, staged: Staged[Any], state: bytes) -> Commit:
-        return Commit(
-            key=change.key,
-            operation_id=change.operation_id,
-            body_hash=change.body_hash,
-            if_match=change.if_match,
+        commit = Commit(
+            key=key,
+            operation_id=task.operation_id,
+            body_hash=task.body_hash,
+            if_match=task.if_match,
             expects=copy.position,
             info=write_session(info_of(staged.copy)),
             state=state,
@@ -239,19 +197,38 @@ class Sessions(SessionQueues):
             summary=staged.summary,
             details=staged.details,
         )
+        began = time.perf_counter()
+        outcome = await task.commit(commit_until_known(commit, self.store, self.cache))
+        store = time.perf_counter() - began
+        task.timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds, store=store)
+        match outcome:
+            case Committed():
+                task.took_effect = True
+                self.metrics.commit_seconds.observe(store)
+                return self._taken(staged, outcome)
+            case Replayed() | Mismatch():
+                return self._repeated(task, self._known(key, outcome))
+            case Moved():
+                if copy.position.version != outcome.current:
+                    self.cache.drop(key)
+                raise VersionMismatch(task.if_match or 0, outcome.current)
+            case Stale():
+                return None
 
-    def _take(self, staged: Staged[Any], outcome: Committed) -> None:
+    def _taken(self, staged: Staged[Answer], outcome: Committed) -> Staged[Answer]:
         """What was staged becomes the copy, and what was done is counted."""
         staged.copy = replace(staged.copy, position=outcome.position)
         staged.expires_at_ms = outcome.expires_at_ms
         self.cache.put(staged.copy)
-        staged.usage.count(self.metrics)
+        for reading in staged.readings:
+            reading.count(self.metrics, in_session=True)
         state = staged.copy.state
         self.metrics.state_bytes.observe(state.nbytes)
-        if staged.usage.row_steps:
+        if any(reading.row_steps for reading in staged.readings):
             self.metrics.delta_ratio.observe(state.norm_ratio)
         if state.adapted.mixture is not None:
             self.metrics.static_weight.observe(state.adapted.weights[0])
+        return staged
 
     def _known(self, key: SessionKey, outcome: Replayed | Mismatch) -> Replayed:
         if isinstance(outcome, Mismatch):
@@ -280,6 +257,12 @@ class Sessions(SessionQueues):
         """What the client keeps with one. Raises NotFound, Gone, VersionMismatch below `min_version`."""
         copy = await self.read(session_key(tenant, session), min_version)
         return NoteAnswer(version=copy.position.version, note=copy.state.note)
+
+    async def export(self, call: Call, min_version: int | None = None) -> ExportedSession:
+        """One as a file. Raises NotFound, Gone, VersionMismatch below `min_version`."""
+        copy = await self.read(session_key(call.tenant, call.session), min_version)
+        data = await off_loop(copy.state.nbytes, partial(write_file, copy), STATE_BYTES)
+        return ExportedSession(session=call.session, version=copy.position.version, data=data)
 
     async def page(self, tenant: str, limit: int, cursor: str | None, name: str | None = None) -> SessionPage:
         """A page of a tenant's sessions, or the one of a name. One that is damaged is left out."""
@@ -330,6 +313,17 @@ async def serialize(states: States, version: int, job: Job[Staged[Answer]]) -> t
     """Compute a change, and serialize its state. Raises StateCorrupt where that is not finite, TooLarge."""
     staged = await job()
     return staged, states.serialize(staged.copy.key, version, staged.copy.state)
+
+
+async def settled(error: ServerError, recall: Callable[[], Awaitable[Known | None]]) -> Known:
+    """What the store knows of a change that was refused now; where it knows of none the error is raised."""
+    if error.applied != "no" or isinstance(error, StoreUnavailable):
+        raise error
+    known = await recall()
+    if known is None:
+        error.settled = True
+        raise error
+    return known
 
 
 async def commit_until_known(commit: Commit, store: SessionStore, cache: SessionCache) -> CommitOutcome:

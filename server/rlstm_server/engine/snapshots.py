@@ -18,7 +18,7 @@ from rlstm_server.errors import (
     VersionMismatch,
 )
 from rlstm_server.schemas.sessions import SessionSnapshot, SessionTotals, SnapshotAnswer, SnapshotRequest
-from rlstm_server.store.base import NamedSnapshot, SessionKey, new_operation_id
+from rlstm_server.store.base import NamedSnapshot, SessionKey
 
 
 class _Noted(BaseModel):
@@ -48,7 +48,8 @@ class NamedSnapshots:
                     return answer
             raise Conflict("other servers changed the session at the same time", retry_after=1)
 
-        return await self.sessions.enqueue(key, request.call.key or new_operation_id(), work).wait()
+        with self.sessions.taking(request.call.key):
+            return await self.sessions.enqueue(request.call, requests.digest(request), work).wait()
 
     async def list(
         self, tenant: str, session: str, min_version: int | None = None

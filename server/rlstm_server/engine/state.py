@@ -6,35 +6,27 @@
 The JSON says whose state it is (model, calibration, session, version) and holds the kind and number of the
 fast weights, the counters and pending tokens of the dynamic evaluator, the watch over it, the sums over the
 session's life, and the place in its text. A state that was stored and opened again gives the same scores, bit
-for bit. The checksum is BLAKE2b-256 of all that follows it. Nothing is allocated before the names, shapes and
-types of all tensors are those that the model has.
+for bit. The checksum is BLAKE2b-256 of all that follows it. Tensors take no more than the file has, and are
+compared with the model's before anything is computed with them.
 
 Copies of sessions in memory are an LRU by bytes. Nothing lives only there, so dropping a copy is free.
 """
 
 import hashlib
 import json
-import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictStr
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.loss_guard import LossGuard
-from rlstm_model.adaptation.state import (
-    AdaptedState,
-    ExpertConfig,
-    NonFiniteState,
-    StateMismatch,
-    StateSchema,
-    is_finite,
-)
+from rlstm_model.adaptation.state import AdaptedState, NonFiniteState, StateMismatch, is_finite
 from rlstm_model.vocab import InvalidToken
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.errors import InvalidField, StateCorrupt, TooLarge
@@ -50,16 +42,10 @@ _CHECKSUM_BYTES: Final = 32
 _FRONT_BYTES: Final = len(MAGIC) + _CHECKSUM_BYTES
 _METADATA: Final = "__metadata__"
 _OWN: Final = "rlstm"
-_DTYPES: Final[Mapping[type, str]] = {
-    np.float32: "F32",
-    np.float16: "F16",
-    np.uint8: "U8",
-}
 
 OVERHEAD_BYTES: Final = 64 << 10
 """What a state may have beside its tensors: mostly the text that it holds back."""
 
-_Parsed = TypeVar("_Parsed")
 _Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 _Word = Annotated[StrictStr, Field(max_length=1024)]
 
@@ -163,18 +149,6 @@ class Header(BaseModel):
     metadata: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
 
 
-class _TensorPlace(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    dtype: _Word
-    shape: list[_Count]
-    data_offsets: Annotated[list[_Count], Field(min_length=2, max_length=2)]
-
-
-_TENSORS: Final[TypeAdapter[dict[str, _TensorPlace]]] = TypeAdapter(dict[str, _TensorPlace])
-_JSON: Final[TypeAdapter[dict[str, Any]]] = TypeAdapter(dict[str, Any])
-
-
 @dataclass(frozen=True)
 class States:
     """States of the models that are served, as bytes. Raises TooLarge for one of more than `max_bytes`."""
@@ -242,32 +216,18 @@ def write(state: SessionState, **about: Any) -> bytes:
 
 def read(data: bytes, models: Models) -> tuple[Header, SessionState]:
     """The state that was written. Raises Unreadable, ModelMismatch."""
-    start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
-    if not _LENGTH_BYTES < start <= min(len(data), MAX_HEADER_BYTES):
-        raise Unreadable("it has no header")
-    places = _parsed(_JSON, data[_LENGTH_BYTES:start])
-    metadata = places.pop(_METADATA, None)
-    if not isinstance(metadata, dict) or not isinstance(metadata.get(_OWN), str):
-        raise Unreadable("it has no description")
-    header = _parsed(TypeAdapter(Header), metadata[_OWN])
-    _check_numbers(header)
+    header = _header(data)
     served = models.with_identity(header.fingerprint, header.adaptation_fingerprint)
     try:
         evaluator = served.evaluator(header.kind, header.num_fast_weights)  # type: ignore[arg-type]
-        fields = header.adapted
-        expert_config = ExpertConfig(
-            experts=_given(fields, "experts"), static=_given(fields, "static"), adapt=_given(fields, "adapt")
-        )
-        pending = bool(header.adapted.get("pending"))
-        _check_layout(
-            evaluator.state_schema, expert_config, pending, _tensor_places(places), len(data) - start
-        )
-        adapted = evaluator.restore(load(data), header.adapted)
+        adapted = evaluator.state_schema.restore(load(data), header.adapted)
         served.vocab.validate(header.place.unfinished)
         choice = AdaptationChoice.of(evaluator.calibration.config, adapted.expert_config, adapted.rate_scale)
     except NonFiniteState:
         raise Unreadable("it holds a value that is not finite") from None
-    except (StateMismatch, SafetensorError, InvalidField, InvalidToken, ValueError, TypeError):
+    except SafetensorError:
+        raise Unreadable("its tensors are not whole") from None
+    except (StateMismatch, InvalidField, InvalidToken, KeyError, ValueError, TypeError):
         raise Unreadable("it does not fit the model") from None
     sums, rows = header.totals, adapted.expert_config
     parts = [sums.static_nats is not None, sums.weights_nats is not None, sums.memory_nats is not None]
@@ -286,61 +246,24 @@ def read(data: bytes, models: Models) -> tuple[Header, SessionState]:
     )
 
 
-def _given(fields: Mapping[str, Any], name: str) -> Any:
-    if name not in fields:
-        raise StateMismatch(f"the header lacks {name}")
-    return fields[name]
-
-
 def _checksum(content: bytes | memoryview) -> bytes:
     return hashlib.blake2b(content, digest_size=_CHECKSUM_BYTES).digest()
 
 
-def _parsed(schema: TypeAdapter[_Parsed], text: bytes | str) -> _Parsed:
+def _header(data: bytes) -> Header:
+    """All that is no tensor. Raises Unreadable, also for a count below zero or beyond 64 bits."""
+    start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    if not _LENGTH_BYTES < start <= min(len(data), MAX_HEADER_BYTES):
+        raise Unreadable("it has no header")
     try:
-        return schema.validate_json(text, strict=True)
-    except ValidationError:
+        header = Header.model_validate_json(json.loads(data[_LENGTH_BYTES:start])[_METADATA][_OWN])
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise Unreadable("its header cannot be read") from None
-
-
-def _tensor_places(places: Mapping[str, Any]) -> dict[str, _TensorPlace]:
-    try:
-        return _TENSORS.validate_python(places, strict=True)
-    except ValidationError:
-        raise Unreadable("its header cannot be read") from None
-
-
-def _check_numbers(header: Header) -> None:
-    """Raise Unreadable for a count below zero or beyond 64 bits, or a sum that is not finite."""
-    for part in (header.totals, header.watch, replace(header.place, unfinished=())):
-        for number in asdict(part).values():
-            if isinstance(number, float) and not math.isfinite(number):
-                raise Unreadable("its sums are not finite")
+    for part in (header.totals, header.watch, header.place):
+        for number in vars(part).values():
             if isinstance(number, int) and not 0 <= number < 1 << 63:
                 raise Unreadable("it has a count that is none")
-
-
-def _check_layout(
-    shape: StateSchema,
-    expert_config: ExpertConfig,
-    pending: bool,
-    places: Mapping[str, _TensorPlace],
-    size: int,
-) -> None:
-    """Raise Unreadable unless the tensors are the model's, one behind the other, and nothing else."""
-    layout = shape.layout(expert_config, pending=pending)
-    if not set(layout) - {"delta"} <= set(places) <= set(layout):
-        raise Unreadable("its tensors are not those of the model")
-    at = 0
-    for name, place in sorted(places.items(), key=lambda named: named[1].data_offsets):
-        expected, dtype = layout[name]
-        stop = at + np.dtype(dtype).itemsize * math.prod(expected)
-        found = (tuple(place.shape), place.dtype, place.data_offsets)
-        if found != (expected, _DTYPES.get(dtype), [at, stop]):
-            raise Unreadable("a tensor has not the shape or type that the model has")
-        at = stop
-    if at != size:
-        raise Unreadable("its tensors have not the length that the model has")
+    return header
 
 
 # ---- copies in memory --------------------------------------------------------------------------------------

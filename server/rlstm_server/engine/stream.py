@@ -28,8 +28,8 @@ from rlstm_server.engine.generate import Continuation, Released, StopStrings, ch
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import charging
-from rlstm_server.engine.reading import TokenUsage, read_passage, read_piece
-from rlstm_server.engine.session import Change, Sessions, Staged
+from rlstm_server.engine.reading import Reading, read_passage, read_piece
+from rlstm_server.engine.session import Sessions, Staged
 from rlstm_server.engine.state import SessionCopy, SessionState
 from rlstm_server.engine.worker import Job
 from rlstm_server.errors import (
@@ -50,7 +50,11 @@ from rlstm_server.schemas.generation import (
     SessionGenerate,
     TokenEvent,
 )
-from rlstm_server.schemas.text import EngineIdentity, EngineLimits, Passage
+from rlstm_server.schemas.text import (
+    EngineIdentity,
+    Passage,
+)
+from rlstm_server.settings import Limits
 from rlstm_server.store.base import MAX_SUMMARY_BYTES, Replayed, SessionKey, new_operation_id
 
 CHUNK: Final = 16
@@ -165,14 +169,16 @@ async def _show(
     progress: Progress, copy: SessionCopy, metrics: Metrics, put: Callable[[GenerationEvent], None]
 ) -> None:
     """Continue a session's text and commit nothing."""
-    state = await _read_pending(copy.state, TokenUsage(), learn=False)
+    pending = await _read_pending(copy.state, learn=False)
+    state = pending[0].state if pending else copy.state
     await progress.continue_from(state).write(put, metrics)
 
 
 async def _generate_chunk(progress: Progress, copy: SessionCopy) -> Staged[Chunk]:
     """Generate the next chunk of a text and read it into the session."""
-    usage, learns = TokenUsage(), copy.facts.learning
-    state = await _read_pending(copy.state, usage, learn=learns)
+    learns = copy.facts.learning
+    readings = await _read_pending(copy.state, learn=learns)
+    state = readings[0].state if readings else copy.state
     text = progress.continue_from(state)
     released: list[Released] = []
     while len(released) < CHUNK and text.finish_reason is None:
@@ -181,25 +187,24 @@ async def _generate_chunk(progress: Progress, copy: SessionCopy) -> Staged[Chunk
     if tokens:
         passage = Passage(tokens=tuple(token.id for token in tokens))
         piece = read_passage(state.served.vocab, passage, "", place=state.place)
-        reading = await read_piece(state, piece, usage, learn=progress.learn and learns, own=True)
-        state, usage.generated = reading.state, len(tokens)
+        readings.append(await read_piece(state, piece, learn=progress.learn and learns, own=True))
+        state = readings[-1].state
     state = state.measured()
     chunk = Chunk(
         tokens=tokens,
         finish_reason=text.finish_reason if len(tokens) == len(released) else None,
         position=state.adapted.position,
     )
-    return Staged(copy=replace(copy, state=state), usage=usage, answer=chunk, summary=chunk.write())
+    after = replace(copy, state=state)
+    return Staged(copy=after, answer=chunk, summary=chunk.write(), readings=readings)
 
 
-async def _read_pending(state: SessionState, usage: TokenUsage, *, learn: bool) -> SessionState:
+async def _read_pending(state: SessionState, *, learn: bool) -> list[Reading]:
     """Read the word in progress, which generation ends, where there is one."""
     if not state.place.pending:
-        return state
+        return []
     piece = read_passage(state.served.vocab, Passage(text=""), "", place=state.place, final=True)
-    reading = await read_piece(state, piece, usage, learn=learn)
-    usage.scored, usage.session = len(piece.ids), reading.totals
-    return reading.state
+    return [await read_piece(state, piece, learn=learn)]
 
 
 def _fitting(released: Sequence[Released]) -> tuple[Released, ...]:
@@ -254,13 +259,7 @@ class _Text:
 
     def digest(self, number: int) -> bytes:
         """What tells this request, and one chunk of it, from another with the same key."""
-        return requests.request_digest(
-            "generate",
-            session=self.request.call.session,
-            settings=self.request.settings,
-            learn=self.request.learn_from_output,
-            chunk=number,
-        )
+        return requests.digest(self.request, chunk=number)
 
     def explain(self, error: ServerError) -> None:
         """Let an error say that what was shown, or had been before, is kept whatever became of the rest."""
@@ -280,19 +279,14 @@ class _Text:
 
         The first one may be asked for again; those after it only as long as all before were stored.
         """
-        change = Change(
-            key=self.key,
-            operation_id=f"{self.operation_id}#{number}",
-            body_hash=self.digest(number),
-            caller=self.request.call,
-            if_match=self.request.call.if_match if number == 0 else None,
-            redo=number == 0,
-        )
-        stored = await self.sessions.recall(change) if self._repeats else None
+        task.operation_id, task.body_hash = f"{self.operation_id}#{number}", self.digest(number)
+        if number > 0:
+            task.if_match, task.redo = None, False
+        stored = await self.sessions.recall(task) if self._repeats else None
         if stored is None:
             if self.after is not None and number <= self.after.chunk:
                 raise Conflict("the session does not remember this text any more")
-            done = await self._generated(task, change)
+            done = await self._generated(task)
             if isinstance(done, Staged):
                 self._repeats, self.version = False, done.copy.position.version
                 return done.answer
@@ -300,12 +294,12 @@ class _Text:
         self._repeats, self.version = True, stored.version
         return Chunk.read(stored.summary)
 
-    async def _generated(self, task: Task[None], change: Change) -> Staged[Chunk] | Replayed:
+    async def _generated(self, task: Task[None]) -> Staged[Chunk] | Replayed:
         """Generate a chunk; what is stored of it, where another replica with this request was faster."""
         try:
-            return await self.sessions.change(task, change, self._plan)
+            return await self.sessions.change(task, self._plan)
         except Conflict:
-            stored = await self.sessions.recall(change)
+            stored = await self.sessions.recall(task)
             if stored is None:
                 raise
             return stored
@@ -363,14 +357,15 @@ class SessionStreams:
     """Streams of events from sessions; `_under_way` are those whose text is generated now."""
 
     sessions: Sessions
-    limits: EngineLimits
+    limits: Limits
     _under_way: dict[tuple[SessionKey, str, bytes], Task[None]] = field(default_factory=dict)
 
     async def generate(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
         """Continue a session's text, and commit it to the session where asked."""
         stream = self._commit(request) if request.commit else self._show(request)
         learns = request.commit and request.learn_from_output
-        with charging(request.call.quota) as charge:
+        key = request.call.key if request.commit else None
+        with self.sessions.taking(key), charging(request.call.quota) as charge:
             async with aclosing(
                 charged(stream, request.settings.max_tokens, charge, learns=learns)
             ) as events:
@@ -412,7 +407,7 @@ class SessionStreams:
             # It is generated for a reader whose connection is lost, unnoticed.
             older.abandon(partial(InFlight, "the text goes on in a newer request"))
             await asyncio.wait({older.task})
-        task = self._under_way[place] = self.sessions.enqueue(key, text.operation_id, text.generate)
+        task = self._under_way[place] = self.sessions.enqueue(request.call, text.digest(0), text.generate)
         task.task.add_done_callback(lambda _: buffer.end())
         task.task.add_done_callback(lambda _: self._under_way.pop(place, None))
         try:

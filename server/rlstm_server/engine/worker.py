@@ -29,12 +29,12 @@ from rlstm_model.adaptation.items import (
     ScoreChunk,
     ScoredChunk,
 )
-from rlstm_server.caller import Caller
+from rlstm_server.caller import Call
 from rlstm_server.engine.buffer import Buffer, Event
 from rlstm_server.engine.scheduler import Scheduler
 from rlstm_server.errors import Draining, InternalError, ServerError
 from rlstm_server.metrics import Metrics, Phase
-from rlstm_server.schemas.text import EngineLimits
+from rlstm_server.settings import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class Request(Generic[Result]):
     """
 
     job: Job[Result]
-    caller: Caller
+    caller: Call
     tenant: str
     rows: int
     future: "asyncio.Future[Result]"
@@ -212,7 +212,7 @@ class Worker:
     capacity: int
     rows: int = ROWS
     run_batch: RunBatch = run_batch
-    limits: EngineLimits = field(default_factory=EngineLimits)
+    limits: Limits = field(default_factory=Limits)
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _closing: bool = False
 
@@ -233,7 +233,7 @@ class Worker:
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join)
 
-    async def run(self, job: Job[Result], caller: Caller, rows: int = 1) -> Request[Result]:
+    async def run(self, job: Job[Result], caller: Call, rows: int = 1) -> Request[Result]:
         """Run a job to its end; `rows` are those of its first batch.
 
         Cancelling the wait cancels the job between two batch steps. Raises Overloaded, Draining.
@@ -251,7 +251,7 @@ class Worker:
     async def stream(
         self,
         job: Callable[[Callable[[Event], None]], Coroutine[Any, Any, Any]],
-        caller: Caller,
+        caller: Call,
         rows: int = 1,
     ) -> AsyncGenerator[Event, None]:
         """Run a job that is given where to put events, and iterate over these; leaving early cancels it.
@@ -322,7 +322,7 @@ class Worker:
         with self._wake:
             parked, request.parked = request.parked, None
         if parked is not None and request.buffer is not None:
-            if time.monotonic() - parked > self.limits.reader_seconds:
+            if time.monotonic() - parked > self.limits.send_seconds:
                 raise request.buffer.slow()
             self._add(request, admitted=True)
 
@@ -348,8 +348,7 @@ class Worker:
         for request in step:
             if request.coroutine is None:
                 request.go_on(None)
-                endpoint = self.metrics.endpoint(request.caller.endpoint)
-                self.metrics.queue_seconds.labels(endpoint).observe(request.queue_seconds)
+                self.metrics.queue_seconds.labels(request.caller.endpoint).observe(request.queue_seconds)
         seconds, going = 0.0, [request for request in step if request.items]
         for number in range(ALONE):
             if not going or (number >= SHORT and self._scheduler.waiting):

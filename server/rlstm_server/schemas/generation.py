@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, computed_field, model_validator
 
 from rlstm_model.sampling import SamplingConfig
+from rlstm_server.caller import Call
 from rlstm_server.schemas.text import AdaptationRequest, EngineIdentity, FirstToken, Passage
 from rlstm_server.schemas.wire import (
     COLUMN,
@@ -18,7 +19,6 @@ from rlstm_server.schemas.wire import (
     LOG,
     OPTIONAL,
     Answer,
-    Call,
     Ids,
     MinVersionField,
     ModelField,
@@ -50,20 +50,16 @@ class GenerationSettings:
     stop: tuple[str, ...] = ()
 
 
-def _checked_stops(value: object) -> object:
-    """Say in a sentence what is no stop string; of a union only its kinds would be told."""
-    stops = value if isinstance(value, list) else [value]
-    if len(stops) > MAX_STOPS:
-        raise ValueError(f"at most {MAX_STOPS} strings")
-    if not all(isinstance(stop, str) and 1 <= len(stop) <= MAX_STOP_CHARACTERS for stop in stops):
-        raise ValueError(
-            f"a string of 1 to {MAX_STOP_CHARACTERS} characters, or a list of such; none may be empty"
-        )
-    return value
-
-
 _StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-Stops = Annotated[_StopString | list[_StopString], BeforeValidator(_checked_stops)]
+Stops = Annotated[
+    list[_StopString],
+    Field(max_length=MAX_STOPS, fail_fast=True),
+    BeforeValidator(
+        lambda stop: [stop] if isinstance(stop, str) else stop,
+        json_schema_input_type=_StopString | list[_StopString],
+    ),
+]
+"""One string stands for a list of one."""
 
 
 class Sampling(Request):
@@ -108,7 +104,7 @@ class Sampling(Request):
             ),
             seed=self.seed,
             choices=self.choices,
-            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
+            stop=tuple(self.stop),
         )
 
 
@@ -223,8 +219,12 @@ class Continuation(Answer):
     index: int
     text: str
     ids: Annotated[Sequence[int], COLUMN]
-    logprobs: Annotated[Sequence[float] | None, COLUMN, LOG]
-    finish_reason: FinishReason
+    logprobs: Annotated[
+        Sequence[float] | None,
+        LOG,
+        Field(description="Of the raw distribution; null where not asked for."),
+    ]
+    finish_reason: Annotated[FinishReason, Field(description="`stop`: a stop string; `length`: max_tokens.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,23 +232,10 @@ class GenerateAnswer(Answer):
     """The first continuation in the open, and all of them under `choices` where there are several."""
 
     identity: Annotated[EngineIdentity, FLAT]
-    unit: UnitField = "nats"
-    seed: int
-    text: str
-    ids: Annotated[Sequence[int], COLUMN]
-    logprobs: Annotated[
-        Sequence[float] | None,
-        COLUMN,
-        LOG,
-        Field(description="Of the raw distribution; null where not asked for."),
-    ]
-    finish_reason: Annotated[FinishReason, Field(description="`stop`: a stop string; `length`: max_tokens.")]
+    end: Annotated[EndEvent, FLAT]
+    first: Annotated[Continuation, FLAT]
     usage: Usage
     choices: Annotated[Sequence[Continuation] | None, OPTIONAL] = None
-    version: VersionField = None
-    position: Annotated[int | None, OPTIONAL] = None
-    durability: Annotated[str | None, OPTIONAL] = None
-    replayed: Annotated[bool | None, OPTIONAL] = None
 
 
 # ---- completions: what the OpenAI-compatible routes ask of the engine ------------------------------------

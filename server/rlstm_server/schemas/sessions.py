@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue, computed_field, model_validator
@@ -19,6 +19,7 @@ from rlstm_server.schemas.text import (
     GuardsField,
     Passage,
     ScoreDetail,
+    SpacesField,
     Timings,
     Totals,
 )
@@ -30,7 +31,6 @@ from rlstm_server.schemas.wire import (
     LOG,
     OPTIONAL,
     Answer,
-    Call,
     Metadata,
     MinVersionField,
     ModelField,
@@ -186,6 +186,7 @@ class AppendRequest(Continued, Request):
     """The next piece of the session's stream: scored with the weights as they are, then learned from."""
 
     scores: ScoresField = "tokens"
+    spaces: SpacesField = False
     unit: UnitField = "nats"
     note: NoteField = None
 
@@ -199,7 +200,7 @@ class AppendAnswer(Answer):
     durability: Annotated[str, Field(description="What the change survives: fsync, replica or memory.")]
     replayed: Annotated[bool, Field(description="The key was seen before: this is what happened then.")]
     unit: UnitField = "nats"
-    columns: Annotated[Columns | None, FLAT, OPTIONAL]
+    columns: Annotated[Columns | None, FLAT, OPTIONAL] = None
     learn: Annotated[
         bool, Field(description="Whether it could be learned from: asked for, and the session's is on.")
     ] = True
@@ -208,13 +209,13 @@ class AppendAnswer(Answer):
     weights: WeightsField
     norm_ratio: NormRatioField
     pending: int
-    totals: Annotated[Totals | None, OPTIONAL]
+    totals: Annotated[Totals | None, OPTIONAL] = None
     expires_at: float | None
     scores_stored: Annotated[
         bool,
         Field(description="False of a repeat whose columns are no longer stored; the text was applied."),
     ] = True
-    timings: Annotated[Timings, HIDDEN]
+    timings: Annotated[Timings, HIDDEN] = field(default_factory=Timings)
 
     @property
     def length(self) -> int:
@@ -465,11 +466,9 @@ class ForkRequest(Request):
     min_version: MinVersionField = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImportRequest:
+class ImportRequest(Request):
     """Make a session of an exported one. ``ttl_seconds`` None uses the server's default."""
 
-    call: Call
     data: bytes
     name: str | None = None
     ttl_seconds: float | None = None

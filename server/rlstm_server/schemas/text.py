@@ -90,7 +90,7 @@ class Alternatives(Answer):
     """The most probable alternatives at each token, best first."""
 
     ids: Annotated[Sequence[Sequence[int]], COLUMN]
-    logprobs: Annotated[Sequence[Sequence[float]], COLUMN, LOG]
+    logprobs: Annotated[Sequence[Sequence[float]], LOG]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,29 +98,37 @@ class Columns(Answer):
     """Equally long arrays, one entry a token. Absent where `scores` asked for no tokens."""
 
     ids: Annotated[tuple[int, ...], COLUMN]
-    logprobs: Annotated[tuple[float, ...], COLUMN, LOG]
+    logprobs: Annotated[tuple[float, ...], LOG]
     static_logprobs: Annotated[
-        tuple[float, ...] | None, COLUMN, LOG, OPTIONAL, Field(description="Under the weights as loaded.")
+        tuple[float, ...] | None, LOG, OPTIONAL, Field(description="Under the weights as loaded.")
     ]
     ranks: Annotated[tuple[int, ...], COLUMN, Field(description="1 is the most probable token.")]
-    entropies: Annotated[
-        tuple[float, ...], COLUMN, LOG, Field(description="Of the whole distribution at the token.")
-    ]
+    entropies: Annotated[tuple[float, ...], LOG, Field(description="Of the whole distribution at the token.")]
     starts: Annotated[tuple[int, ...], COLUMN, Field(description="First code point of the token's span.")]
     ends: Annotated[tuple[int, ...], COLUMN, Field(description="Code point after the span.")]
     weights_logprobs: Annotated[
         tuple[float, ...] | None,
-        COLUMN,
         LOG,
         OPTIONAL,
         Field(description="Under the weights as adapted, without the memory. With `scores: parts`."),
     ] = None
     memory_logprobs: Annotated[
         tuple[float, ...] | None,
-        COLUMN,
         LOG,
         OPTIONAL,
         Field(description="Of the expert that blends the weights with the memory. With `scores: parts`."),
+    ] = None
+    space_logprobs: Annotated[
+        tuple[float, ...] | None,
+        LOG,
+        OPTIONAL,
+        Field(description="Of white space in the token's place: of all tokens together that begin with it."),
+    ] = None
+    static_space_logprobs: Annotated[
+        tuple[float, ...] | None,
+        LOG,
+        OPTIONAL,
+        Field(description="The same under the weights as loaded."),
     ] = None
     top: Annotated[
         Alternatives | None,
@@ -191,32 +199,6 @@ class Totals(Answer):
             static_bits_per_byte=-static / math.log(2) / bytes if bytes and static is not None else None,
             gain=None if static is None else logprob - static,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineLimits:
-    """Everything that multiplies has a limit; going over one is TooLarge, naming both numbers.
-
-    `state_bytes` are those that a session may come to: now and then its state is written whole. One tenant
-    may fill three quarters of `queued_jobs`: those of a thousand sessions fit. When `reader_events` or
-    `reader_bytes` wait for the reader of a stream, no more are made before he has taken them all, for which
-    he has `reader_seconds`.
-    """
-
-    append_tokens: int = 65_536
-    note_bytes: int = 65_536
-    score_items: int = 256
-    score_tokens: int = 4_194_304
-    candidates: int = 256
-    candidate_tokens: int = 65_536
-    max_tokens: int = 65_536
-    prompt_tokens: int = 65_536
-    state_bytes: int = 2 * 2**20
-    queued_jobs: int = 2_048
-    queued_operations_per_session: int = 64
-    reader_events: int = 256
-    reader_bytes: int = 2**20
-    reader_seconds: float = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,6 +335,11 @@ ContextField = Annotated[
 ContextTokensField = Annotated[Ids, Field(description="The same as ids; not together with `context`.")]
 
 
+SpacesField = Annotated[
+    bool, Field(description="Also how probable white space was in each token's place: where a word ends.")
+]
+
+
 class ScoreItem(Given):
     """One text, or its ids."""
 
@@ -405,6 +392,7 @@ class ScoreRequest(Request):
     top: int = Field(
         default=0, ge=0, le=MAX_TOP, description="Most probable alternatives to report at each token."
     )
+    spaces: SpacesField = False
     adapt: AdaptField = Field(default=False, description="Learn inside each item, from the base weights.")
     adaptation: AdaptationRequest | None = Field(default=None, description="How; implies `adapt`.")
 

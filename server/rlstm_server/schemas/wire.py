@@ -1,65 +1,48 @@
 """How requests are read and answers are written.
 
 A request is a pydantic model of the fields of its body. An answer is a frozen dataclass whose fields say, by
-the marks below, how they stand in JSON. All numbers are kept in nats; units are applied here.
+the serializers below, how they stand in JSON. All numbers are kept in nats; units are applied here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum, auto
+from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import islice
-from typing import Annotated, Any, Final, Literal, Self, get_type_hints
+from typing import Annotated, Any, Final, Literal, Self, cast, get_type_hints
 
 import orjson
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    PlainSerializer,
     PrivateAttr,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
 )
-from pydantic.fields import ComputedFieldInfo, FieldInfo
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticKnownError
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import wrap_serializer_function_ser_schema
 
-from rlstm_server.caller import Caller
+from rlstm_server.caller import Call
 
 Unit = Literal["nats", "bits", "log10"]
 FACTORS: Final[Mapping[Unit, float]] = {"nats": 1.0, "bits": 1 / math.log(2), "log10": 1 / math.log(10)}
 """What a natural logarithm is multiplied by."""
 
 PIECE: Final = 16_384
-"""Numbers that are read or written in one call, which holds the interpreter: others wait meanwhile."""
+"""Numbers that are written in one call, which holds the interpreter: others wait meanwhile."""
 
 MAX_METADATA: Final = 32
 
 SHORT: Final = 2_048
 """Numbers of a column that is encoded with the whole answer."""
 
-UnitField = Annotated[Unit, Field(description="Of every log-probability, entropy and gain in the answer.")]
-
 # ---- requests ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call(Caller):
-    """Who asks, for which session, under which idempotency key, and at which version only.
-
-    `after` is the id of the last event that the reader of a stream that broke off has.
-    """
-
-    session: str = ""
-    key: str | None = None
-    if_match: int | None = None
-    after: str | None = None
 
 
 class Strict(BaseModel):
@@ -75,9 +58,8 @@ class Request(Strict):
 
     def by(self, call: Call) -> Self:
         """Give the request as it is made by this call."""
-        made = self.model_copy()
-        made._call = call
-        return made
+        self._call = call
+        return self
 
     @property
     def call(self) -> Call:
@@ -85,39 +67,18 @@ class Request(Strict):
         return self._call
 
 
-def _some(text: str) -> str:
-    """Refuse an empty text. A length that pydantic looks at is counted in a copy of the text."""
-    if not text:
-        raise PydanticKnownError("string_too_short", {"min_length": 1})
-    return text
-
-
-def _in_pieces(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
-    """Read ids. Many are looked at in pieces, and not copied."""
-    if not isinstance(value, list) or len(value) <= PIECE:
-        return read(value)
-    for start in range(0, len(value), PIECE):
-        piece = value[start : start + PIECE]
-        if set(map(type, piece)) != {int}:
-            index = next(index for index, token in enumerate(piece, start) if type(token) is not int)
-            fault = InitErrorDetails(type="int_type", loc=(index,), input=None)
-            raise ValidationError.from_exception_data("ids", [fault], hide_input=True)
-    return value
-
-
 ModelField = Annotated[
     str | None,
     Field(min_length=1, max_length=256, description="Of those that `/info` names; default: the first."),
 ]
 TextField = Annotated[
-    Annotated[str, AfterValidator(_some), Field(json_schema_extra={"minLength": 1})] | None,
-    Field(description="Text. Give this or `tokens`."),
+    Annotated[str, Field(min_length=1)] | None, Field(description="Text. Give this or `tokens`.")
 ]
-Ids = Annotated[list[int], Field(fail_fast=True), WrapValidator(_in_pieces)]
+Ids = Annotated[list[int], Field(fail_fast=True)]
 """Of a million ids that are none the first is told: every list of a request is read so."""
 
 TokensField = Annotated[
-    Annotated[list[int], Field(min_length=1, fail_fast=True), WrapValidator(_in_pieces)] | None,
+    Annotated[Ids, Field(min_length=1)] | None,
     Field(description="Ids of the model's vocabulary. Give this or `text`."),
 ]
 MinVersionField = Annotated[int | None, Field(ge=0, lt=2**63, description="Refuse (412) an older session.")]
@@ -145,63 +106,50 @@ Metadata = Annotated[
 # ---- answers ----------------------------------------------------------------------------------------------
 
 
-class Mark(Enum):
-    """How a field of an answer stands in JSON."""
-
-    LOG = auto()
-    """A natural logarithm, written in the answer's unit."""
-    BITS = auto()
-    """A natural logarithm, written in bits."""
-    COLUMN = auto()
-    """An array of an entry a token: long, and encoded in pieces."""
-    FLAT = auto()
-    """Its own fields stand in its place."""
-    HIDDEN = auto()
-    """Not written."""
-    OPTIONAL = auto()
-    """Left out where it is None."""
-
-
-LOG, BITS, COLUMN, FLAT, HIDDEN, OPTIONAL = Mark
-
-
-@dataclass(frozen=True)
-class _Part:
-    attribute: str
-    name: str
-    marks: frozenset[Mark]
-
-
 class Answer:
-    """Base of frozen dataclasses that are written as JSON objects, and documented so."""
+    """Base of frozen dataclasses that are written as JSON objects, and documented so.
+
+    All logarithms are natural ones until `laid_out` writes them; written without a unit they stay so.
+    """
 
     @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        """Document what `laid_out` writes."""
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Write the fields of a part that is flat in its place."""
+        schema, flat = handler(source), _flat(source)
+
+        def written(answer: Any, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+            fields: dict[str, Any] = {}
+            for name, value in write(answer).items():
+                fields |= value if name in flat else {name: value}
+            return fields
+
+        serialized = {**schema, "serialization": wrap_serializer_function_ser_schema(written)}
+        return cast("CoreSchema", serialized) if flat else schema
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Document what is written."""
         reference = handler(core_schema)
-        schema = handler.resolve_ref_schema(reference)
+        schema, flat = handler.resolve_ref_schema(reference), _flat(cls)
+        fields = core_schema["schema"]["fields"]
+        may_lack = {
+            each.get("serialization_alias", each["name"]): "serialization_exclude_if" in each
+            for each in fields
+        }
         written, required = dict[str, Any](), list[str]()
-        kind: Any = cls
-        for part in _parts(kind):
-            known = schema["properties"].get(part.name)
-            if FLAT in part.marks:
-                inner = handler.resolve_ref_schema(next(_references(known)))
+        for name, known in schema["properties"].items():
+            is_there = not may_lack.get(name)
+            known.pop("readOnly", None)
+            if name in flat:
+                inner = handler.resolve_ref_schema(known if is_there else _without_null(known))
                 written |= inner["properties"]
-                required += inner.get("required", []) if OPTIONAL not in part.marks else []
-            elif HIDDEN not in part.marks:
-                known.pop("readOnly", None)
-                written[part.name] = _without_null(known) if OPTIONAL in part.marks else known
-                required += [part.name] if OPTIONAL not in part.marks else []
-        schema["properties"], schema["required"] = written, required
+                required += inner.get("required", []) if is_there else []
+            else:
+                written[name] = known if is_there else _without_null(known)
+                required += [name] if is_there else []
+        schema |= {"properties": written, "required": [*dict.fromkeys(required)]}
         schema["additionalProperties"] = False
         return reference
-
-
-def _references(schema: Any) -> Iterator[Any]:
-    """Give the schema that refers to another, within one that may also be null."""
-    return (one for one in (schema, *schema.get("anyOf", ()), *schema.get("allOf", ())) if "$ref" in one)
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
@@ -211,55 +159,51 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     return {**rest, **kinds[0]} if len(kinds) == 1 else {**rest, "anyOf": kinds} if kinds else rest
 
 
-@cache
-def _parts(schema: type) -> tuple[_Part, ...]:
-    """Give the fields of an answer and what it computes, in order."""
-    hints = get_type_hints(schema, include_extras=True)
-    found = {field.name: hints[field.name] for field in fields(schema)} if is_dataclass(schema) else {}
-    names: dict[str, str] = {}
-    for name, value in vars(schema).items():
-        info = getattr(value, "decorator_info", None)
-        if isinstance(info, ComputedFieldInfo):
-            found[name] = get_type_hints(info.wrapped_property.fget, include_extras=True)["return"]
-            names[name] = info.alias or name
-    return tuple(_part(name, hint, names.get(name)) for name, hint in found.items())
+FLAT: Final = "flat"
+"""Marks a field whose own fields stand in its place."""
+
+HIDDEN: Final = Field(exclude=True)
+OPTIONAL: Final = Field(exclude_if=lambda value: value is None)
+"""Left out where it is None."""
+
+COLUMN: Final = PlainSerializer(lambda values: column(values), when_used="unless-none")
+"""An array of an entry a token: long, and encoded in pieces."""
+
+LOG: Final = PlainSerializer(
+    lambda value, info: scaled(value, FACTORS[info.context or "nats"]), when_used="unless-none"
+)
+"""A natural logarithm, or a column of such, written in the answer's unit."""
+
+BITS: Final = PlainSerializer(
+    lambda value, info: value if info.context is None else value / math.log(2), when_used="unless-none"
+)
+"""A natural logarithm, written in bits."""
+
+UnitField = Annotated[
+    Unit,
+    PlainSerializer(lambda unit, info: info.context or unit),
+    Field(description="Of every log-probability, entropy and gain in the answer."),
+]
 
 
-def _part(attribute: str, hint: Any, name: str | None) -> _Part:
-    metadata = getattr(hint, "__metadata__", ())
-    aliases = [one.serialization_alias for one in metadata if isinstance(one, FieldInfo)]
-    name = name or next((alias for alias in aliases if alias is not None), attribute)
-    return _Part(attribute, name, frozenset(one for one in metadata if isinstance(one, Mark)))
+def _flat(kind: type) -> frozenset[str]:
+    hints = get_type_hints(kind, include_extras=True)
+    return frozenset(name for name, hint in hints.items() if FLAT in getattr(hint, "__metadata__", ()))
+
+
+_adapter = cache(TypeAdapter[Any])
 
 
 def laid_out(answer: Answer, unit: Unit = "nats") -> dict[str, Any]:
     """Lay an answer out as a JSON object, with all logarithms in this unit."""
-    factor = FACTORS[unit]
-    written: dict[str, Any] = {}
     kind: Any = type(answer)
-    for part in _parts(kind):
-        marks = part.marks
-        if HIDDEN in marks:
-            continue
-        value = getattr(answer, part.attribute)
-        if value is None:
-            if OPTIONAL not in marks:
-                written[part.name] = None
-        elif FLAT in marks:
-            written |= laid_out(value, unit)
-        elif COLUMN in marks:
-            written[part.name] = column(value, factor if LOG in marks else 1.0)
-        elif LOG in marks:
-            written[part.name] = value * factor
-        elif BITS in marks:
-            written[part.name] = value / math.log(2)
-        elif isinstance(value, Answer):
-            written[part.name] = laid_out(value, unit)
-        elif isinstance(value, (tuple, list)) and value and isinstance(value[0], Answer):
-            written[part.name] = [laid_out(one, unit) for one in value]
-        else:
-            written[part.name] = unit if part.name == "unit" else value
+    written: dict[str, Any] = _adapter(kind).dump_python(answer, by_alias=True, context=unit)
     return written
+
+
+def scaled(value: float | Iterable[Any], factor: float) -> Any:
+    """Multiply a number, or each number of a column."""
+    return value * factor if isinstance(value, int | float) else column(value, factor)
 
 
 def column(values: Iterable[Any], factor: float = 1.0) -> list[Any] | orjson.Fragment:
@@ -267,12 +211,8 @@ def column(values: Iterable[Any], factor: float = 1.0) -> list[Any] | orjson.Fra
     iterator = iter(values)
     pieces: list[bytes] = []
     while piece := list(islice(iterator, PIECE)):
-        scaled = piece if factor == 1.0 else [_scaled(value, factor) for value in piece]
+        written = piece if factor == 1.0 else [scaled(value, factor) for value in piece]
         if not pieces and len(piece) <= SHORT:
-            return scaled
-        pieces.append(orjson.dumps(scaled)[1:-1])
+            return written
+        pieces.append(orjson.dumps(written)[1:-1])
     return orjson.Fragment(b"[" + b",".join(pieces) + b"]")
-
-
-def _scaled(value: float | Sequence[float], factor: float) -> Any:
-    return value * factor if isinstance(value, float) else [number * factor for number in value]

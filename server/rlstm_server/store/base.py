@@ -33,15 +33,9 @@ from rlstm_server.errors import InvalidField
 Durability = Literal["fsync", "replica", "memory"]
 
 CHAIN_BYTES: Final = 32
-HASH_BYTES: Final = 32
-MAX_OPERATION_ID_BYTES: Final = 255
-MAX_NAME_BYTES: Final = 255
-MAX_TTL_MS: Final = 100 * 365 * 24 * 3_600_000
-MAX_INFO_BYTES: Final = 1 << 20
 MAX_STATE_BYTES: Final = 16 << 20
 """A state travels in one piece with every commit: a larger one would hold up everybody else."""
 MAX_SUMMARY_BYTES: Final = 4_096
-MAX_CREATION_ANSWER_BYTES: Final = 65_536
 
 _PLAIN: Final = re.compile(r"[a-z0-9]{1,64}")
 _CURSOR: Final = re.compile(r"([0-9]{1,15})\.([a-z0-9]{1,64})")
@@ -152,15 +146,6 @@ class Creation:
     answer: bytes
     brought: bool = False
 
-    def __post_init__(self) -> None:
-        _check_written(self)
-        if self.name is not None:
-            check_name(self.name)
-        if len(self.answer) > MAX_CREATION_ANSWER_BYTES:
-            raise ValueError(
-                f"answer must be at most {MAX_CREATION_ANSWER_BYTES} bytes, not {len(self.answer)}"
-            )
-
     @property
     def position(self) -> Position:
         """Where the new session starts."""
@@ -190,13 +175,6 @@ class Commit:
     ttl_ms: int
     summary: bytes
     details: bytes = b""
-
-    def __post_init__(self) -> None:
-        _check_written(self)
-        if self.if_match is not None and self.if_match < 0:
-            raise ValueError(f"if_match must not be negative: {self.if_match}")
-        if len(self.summary) > MAX_SUMMARY_BYTES:
-            raise ValueError(f"summary must be at most {MAX_SUMMARY_BYTES} bytes, not {len(self.summary)}")
 
     @property
     def position(self) -> Position:
@@ -443,28 +421,3 @@ def read_cursor(cursor: str | None) -> tuple[int, str]:
     if matched is None:
         raise InvalidField("cursor", "cursor must be the one that came with the page before")
     return int(matched[1]), matched[2]
-
-
-def check_name(name: str) -> None:
-    """Raise ValueError for a name, of a session or a snapshot, that is too long to be stored."""
-    if not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
-        raise ValueError(f"name must be 1 to {MAX_NAME_BYTES} bytes long")
-
-
-def check_info(info: bytes) -> None:
-    """Raise ValueError for a description that is too long to be stored."""
-    if len(info) > MAX_INFO_BYTES:
-        raise ValueError(f"info must be at most {MAX_INFO_BYTES} bytes, not {len(info)}")
-
-
-def _check_written(change: Creation | Commit) -> None:
-    """Raise ValueError for what cannot be stored."""
-    if not 1 <= len(change.operation_id.encode()) <= MAX_OPERATION_ID_BYTES:
-        raise ValueError(f"operation_id must be 1 to {MAX_OPERATION_ID_BYTES} bytes long")
-    if len(change.body_hash) != HASH_BYTES:
-        raise ValueError(f"body_hash must be {HASH_BYTES} bytes, not {len(change.body_hash)}")
-    if not 1 <= len(change.state) <= MAX_STATE_BYTES:
-        raise ValueError(f"state must be 1 to {MAX_STATE_BYTES} bytes, not {len(change.state)}")
-    if not 1 <= change.ttl_ms <= MAX_TTL_MS:
-        raise ValueError(f"ttl_ms must be 1 to {MAX_TTL_MS}, not {change.ttl_ms}")
-    check_info(change.info)

@@ -41,8 +41,6 @@ from rlstm_server.store.base import (
     SessionKey,
     Stale,
     Usage,
-    check_info,
-    check_name,
     read_cursor,
     write_cursor,
 )
@@ -277,8 +275,6 @@ class MemoryStore:
         self, key: SessionKey, name: str, position: Position, info: bytes
     ) -> NamedSnapshot | Stale:
         """Keep a copy of the present state."""
-        check_name(name)
-        check_info(info)
         history = self._living(key)
         state = history.head.state or b""
         known = history.named.get(name)

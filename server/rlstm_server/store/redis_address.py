@@ -36,6 +36,15 @@ _UNTOLD: Final[Mapping[str, None]] = (
 )
 """No command to tell the server which library calls, as redis-py 7.1 and those before it are told so."""
 
+_OURS: Final[Mapping[str, Any]] = {
+    "socket_timeout": None,
+    "socket_connect_timeout": None,
+    "retry": Retry(NoBackoff(), 0),
+    "protocol": 2,
+    **_UNTOLD,
+}
+"""Of every connection: redis-py's own retries and time-outs are off, others keep them."""
+
 _KINDS: Final[Mapping[str, tuple[Kind, bool]]] = {
     "redis": ("server", False),
     "rediss": ("server", True),
@@ -63,56 +72,39 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Address:
-    """A store's address, taken apart; it holds a password, so it never shows itself.
+    """A store's address, taken apart; it holds passwords, so it never shows itself.
 
-    endpoints   the server, the Sentinels, or some servers of the cluster
-    name        what Sentinels call the primary
-    tls         options of the TLS context, or None without TLS
+    endpoints      the server, the Sentinels, or some servers of the cluster
+    name           what Sentinels call the primary
+    user           its `username` and `password`; `sentinel_user` those for Sentinels
+    tls            options of the TLS context, or None without TLS
     """
 
     kind: Kind
     endpoints: tuple[Endpoint, ...]
-    name: str = ""
-    database: int = 0
-    username: str | None = None
-    password: str | None = None
-    sentinel_username: str | None = None
-    sentinel_password: str | None = None
-    tls: Mapping[str, str | bool] | None = None
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What every connection needs; redis-py's own retries and time-outs are off: others keep them."""
-        return {
-            "username": self.username,
-            "password": self.password,
-            "socket_timeout": None,
-            "socket_connect_timeout": None,
-            "retry": Retry(NoBackoff(), 0),
-            "protocol": 2,
-            **_UNTOLD,
-        }
+    name: str
+    database: int
+    user: Mapping[str, str | None]
+    sentinel_user: Mapping[str, str | None]
+    tls: Mapping[str, str | bool] | None
 
     @property
     def sentinel_options(self) -> dict[str, Any]:
-        """The same for Sentinels, who have a user of their own."""
-        own = {"username": self.sentinel_username, "password": self.sentinel_password}
-        return {**self.options, **own, "ssl": self.tls is not None, **(self.tls or {})}
+        """What connections to Sentinels need."""
+        return {**self.cluster_options, **self.sentinel_user}
 
     @property
     def cluster_options(self) -> dict[str, Any]:
-        """The same for the servers that are asked for a cluster's map."""
-        return {**self.options, "ssl": self.tls is not None, **(self.tls or {})}
+        """What those need to the servers that are asked for a cluster's map."""
+        return {**self.user, **_OURS, "ssl": self.tls is not None, **(self.tls or {})}
 
     def connection(self, endpoint: Endpoint) -> tuple[type[AbstractConnection], dict[str, Any]]:
         """Return the class of connections to `endpoint`, and what they are made with."""
-        options = {**self.options, "db": self.database}
+        options = {**self.user, **_OURS, "db": self.database}
         if not endpoint.port:
             return UnixDomainSocketConnection, {"path": endpoint.host, **options}
-        place = {"host": endpoint.host, "port": endpoint.port}
-        if self.tls is None:
-            return Connection, {**place, **options}
-        return SSLConnection, {**place, **self.tls, **options}
+        place = {"host": endpoint.host, "port": endpoint.port, **options}
+        return (Connection, place) if self.tls is None else (SSLConnection, {**place, **self.tls})
 
 
 def read_address(url: str) -> Address:
@@ -135,17 +127,21 @@ def _read(url: str) -> Address:
     parts = urlsplit(url)
     options = _options(parts.query, encrypted=encrypted)
     path = unquote(parts.path)
-    place, userinfo = parts.netloc.rpartition("@")[2], parts.netloc.rpartition("@")[0]
+    userinfo, _, place = parts.netloc.rpartition("@")
     username, _, password = userinfo.partition(":")
     return Address(
         kind=kind,
         endpoints=(Endpoint(path, 0),) if scheme == "unix" else _endpoints(place, kind),
         name=path.strip("/") if kind == "sentinel" else "",
         database=_database(parts, kind, options),
-        username=options.get("username") or unquote(username) or None,
-        password=options.get("password") or unquote(password) or None,
-        sentinel_username=options.get("sentinel_username"),
-        sentinel_password=options.get("sentinel_password"),
+        user={
+            "username": options.get("username") or unquote(username) or None,
+            "password": options.get("password") or unquote(password) or None,
+        },
+        sentinel_user={
+            "username": options.get("sentinel_username"),
+            "password": options.get("sentinel_password"),
+        },
         tls=_tls(options) if encrypted else None,
     )
 

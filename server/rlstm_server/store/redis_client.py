@@ -30,7 +30,6 @@ from rlstm_server.store.redis_server import (
     Patience,
     RedisServer,
     Replication,
-    Servers,
 )
 
 Answer = TypeVar("Answer")
@@ -88,8 +87,8 @@ class RedisLink:
         self, url: str, *, timeout_s: float = 1.5, queue_s: float = 5.0, connections: int = 8
     ) -> None:
         self._address = read_address(url)
-        self.servers = Servers(self._address, Patience(timeout_s, queue_s, connections))
-        self._topology = TOPOLOGIES[self._address.kind](self.servers)
+        patience = Patience(timeout_s, queue_s, connections)
+        self.servers = TOPOLOGIES[self._address.kind](self._address, patience)
         self._replication: Replication | None = None
 
     @property
@@ -155,7 +154,6 @@ class RedisLink:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._topology.close()
         await self.servers.close()
 
     async def _tried(self, attempt: Callable[[], Awaitable[Answer]], changes: bool) -> tuple[Answer, bool]:
@@ -165,12 +163,15 @@ class RedisLink:
             try:
                 return await attempt(), indeterminate
             except NotApplied as failure:
-                if left and failure.elsewhere and self._topology.can_change:
+                if failure.elsewhere:
+                    self.servers.suspect()
+                if left and failure.elsewhere and self.servers.can_change:
                     continue
                 if indeterminate and changes:
                     break
                 raise failure.error from failure.__cause__
             except (RedisError, OSError):
+                self.servers.suspect()
                 indeterminate = True
         if changes:
             raise OutcomeUnknown("the store did not answer; repeat with the same key to learn the outcome")
@@ -178,18 +179,18 @@ class RedisLink:
 
     async def _at_key(self, key: str, command: Command, replication: Replication | None) -> tuple[Any, int]:
         """Send to the server that has the key, or to where it points, a few times."""
-        server, asking, hops = await self._topology.server(key), False, HOPS
+        server, asking, hop = await self.servers.server(key), False, 0
         while True:
             try:
-                return await self._sent(server, command, asking=asking, replication=replication)
+                return await server.send(command, asking=asking, replication=replication)
             except NotApplied as failure:
-                hops -= 1
-                if not hops or not (failure.redirect or failure.passing):
+                hop += 1
+                if hop == HOPS or not (failure.redirect or failure.passing):
                     raise
                 if failure.redirect:
                     server = self._redirected(server, failure.redirect)
                     asking = not isinstance(failure.redirect, MovedError)
-            await asyncio.sleep(HOP_S if hops < HOPS - 1 else 0)
+            await asyncio.sleep(HOP_S if hop > 1 else 0)
 
     def _redirected(self, server: RedisServer, where: AskError) -> RedisServer:
         """The server pointed to: by MOVED for good, by ASK for this command alone."""
@@ -198,28 +199,8 @@ class RedisLink:
                 StoreUnavailable("the store is a cluster: its address must start with cluster://")
             )
         if isinstance(where, MovedError):
-            self._topology.suspect(server)
+            self.servers.suspect()
         return self.servers.at(Endpoint(where.host or server.endpoint.host, int(where.port)))
 
     async def _at_all(self, command: Command) -> dict[str, Any]:
-        return {
-            server.name: (await self._sent(server, command))[0] for server in await self._topology.primaries()
-        }
-
-    async def _sent(
-        self,
-        server: RedisServer,
-        command: Command,
-        *,
-        asking: bool = False,
-        replication: Replication | None = None,
-    ) -> tuple[Any, int]:
-        try:
-            return await server.send(command, asking=asking, replication=replication)
-        except NotApplied as failure:
-            if failure.elsewhere:
-                self._topology.suspect(server)
-            raise
-        except (RedisError, OSError):
-            self._topology.suspect(server)
-            raise
+        return {server.name: (await server.send(command))[0] for server in await self.servers.primaries()}

@@ -9,9 +9,8 @@ is given the reply to another's command.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from redis.asyncio import ConnectionPool, RedisCluster, Sentinel
@@ -206,33 +205,37 @@ async def _reply(connection: AbstractConnection) -> Any:
 
 def unreachable(error: Exception) -> NotApplied:
     """Name why no connection came about: nothing was sent."""
-    causes = (error, error.__cause__, error.__context__)
-    if any(isinstance(cause, AuthenticationError) for cause in causes):
-        return NotApplied(StoreUnavailable("the store refuses the user or password"))
-    if any(isinstance(cause, BusyLoadingError) for cause in causes):
-        return NotApplied(StoreUnavailable(LOADING))
-    if any(isinstance(cause, ssl.SSLError) for cause in causes):
-        return NotApplied(
-            StoreUnavailable("the store and this server do not trust each other's certificates")
-        )
+    for cause in (error, error.__cause__, error.__context__):
+        if reason := _reason(cause):
+            return NotApplied(reason)
     return NotApplied(StoreUnavailable("the store cannot be reached"), elsewhere=True)
+
+
+def _reason(error: BaseException | None) -> ServerError | None:
+    """Name what has one name wherever it comes from."""
+    match error:
+        case AuthenticationError():
+            return StoreUnavailable("the store refuses the user or password")
+        case BusyLoadingError():
+            return StoreUnavailable(LOADING)
+        case OutOfMemoryError():
+            return StoreFull("the store has no room; live sessions stay as they are")
+        case NoPermissionError():
+            return InternalError("the store does not let this user do what sessions need")
+        case ssl.SSLError():
+            return StoreUnavailable("the store and this server do not trust each other's certificates")
+    return None
 
 
 def _refusal(error: RedisError) -> NotApplied:
     """Name what the server refused. Its text can hold arguments, so only its first word is passed on."""
-    text = str(error)
-    word = next((word for kind, word in _WORDS.items() if isinstance(error, kind)), text.split(" ", 1)[0])
+    if reason := _reason(error):
+        return NotApplied(reason)
     if isinstance(error, AskError):
         reason = StoreUnavailable("the store is a cluster whose servers do not agree where a session is")
         return NotApplied(reason, redirect=error)
-    if isinstance(error, OutOfMemoryError):
-        return NotApplied(StoreFull("the store has no room; live sessions stay as they are"))
-    if isinstance(error, BusyLoadingError):
-        return NotApplied(StoreUnavailable(LOADING))
-    if isinstance(error, AuthenticationError):
-        return NotApplied(StoreUnavailable("the store refuses the user or password"))
-    if isinstance(error, NoPermissionError):
-        return NotApplied(InternalError("the store does not let this user do what sessions need"))
+    text = str(error)
+    word = next((word for kind, word in _WORDS.items() if isinstance(error, kind)), text.split(" ", 1)[0])
     if word in _TEMPORARY:
         reason = StoreUnavailable(f"the store takes no changes now ({word})")
         return NotApplied(reason, elsewhere=word in _ELSEWHERE, passing=word in _PASSING)
@@ -245,7 +248,12 @@ def _refusal(error: RedisError) -> NotApplied:
 
 
 class Servers:
-    """Servers by where they are, each made once."""
+    """The servers of a store, each made once; of a store that is one server there is only that.
+
+    `can_change` says whether another can take the place of one that fails.
+    """
+
+    can_change = False
 
     def __init__(self, address: Address, patience: Patience) -> None:
         self.address, self.patience = address, patience
@@ -257,52 +265,34 @@ class Servers:
             self._servers[endpoint] = RedisServer(self.address, endpoint, self.patience)
         return self._servers[endpoint]
 
-    async def close(self) -> None:
-        """Close all connections."""
-        await asyncio.gather(*(server.close() for server in self._servers.values()))
-
-
-class OneServer:
-    """A store that is one server; those of several servers do more."""
-
-    can_change = False
-    """Whether another server can take the place of one that fails."""
-
-    def __init__(self, servers: Servers) -> None:
-        self._servers = servers
-
-    @cached_property
-    def _only(self) -> RedisServer:
-        return self._servers.at(self._servers.address.endpoints[0])
-
     async def server(self, key: str) -> RedisServer:
         """Return the primary that has the key. Raises NotApplied when none is known."""
-        return self._only
+        return self.at(self.address.endpoints[0])
 
     async def primaries(self) -> Sequence[RedisServer]:
         """Return every server that takes changes. Raises NotApplied when they are not known."""
         return (await self.server(""),)
 
-    def suspect(self, server: RedisServer) -> None:
-        """Look again before the next command: this server failed, or takes no changes."""
+    def suspect(self) -> None:
+        """Look again before the next command: a server failed, or takes no changes."""
 
     async def close(self) -> None:
-        """Close what is not a server's."""
+        """Close all connections."""
+        await asyncio.gather(*(server.close() for server in self._servers.values()))
 
 
-class _Sentinels(OneServer):
+class _Sentinels(Servers):
     """A primary with replicas that Sentinels watch; when it fails, one of them takes its place."""
 
     can_change = True
 
-    def __init__(self, servers: Servers) -> None:
-        super().__init__(servers)
-        address = servers.address
+    def __init__(self, address: Address, patience: Patience) -> None:
+        super().__init__(address, patience)
         self._primary: RedisServer | None = None
         self._asking = asyncio.Lock()
         self._sentinels = Sentinel(  # type: ignore[no-untyped-call]
             [(endpoint.host, endpoint.port) for endpoint in address.endpoints],
-            sentinel_kwargs=address.sentinel_options | {"socket_timeout": servers.patience.timeout_s},
+            sentinel_kwargs=address.sentinel_options | {"socket_timeout": patience.timeout_s},
         )
 
     async def server(self, key: str) -> RedisServer:
@@ -311,20 +301,20 @@ class _Sentinels(OneServer):
                 self._primary = await self._find()
             return self._primary
 
-    def suspect(self, server: RedisServer) -> None:
-        if server is self._primary:
-            self._primary = None
+    def suspect(self) -> None:
+        self._primary = None
 
     async def close(self) -> None:
         with suppress(RedisError, OSError):
             await self._sentinels.aclose()
+        await super().close()
 
     async def _find(self) -> RedisServer:
         """Ask who the primary is, and believe it only if that server agrees: it may have been replaced."""
-        address, patience = self._servers.address, self._servers.patience
+        address, patience = self.address, self.patience
         try:
             async with asyncio.timeout(patience.timeout_s * len(address.endpoints)):
-                server = self._servers.at(Endpoint(*await self._sentinels.discover_master(address.name)))
+                server = self.at(Endpoint(*await self._sentinels.discover_master(address.name)))
         except (MasterNotFoundError, RedisError, OSError) as error:
             raise NotApplied(StoreUnavailable("no Sentinel knows a primary of the store")) from error
         try:
@@ -336,17 +326,15 @@ class _Sentinels(OneServer):
         return server
 
 
-class _Cluster(OneServer):
+class _Cluster(Servers):
     """The primaries of a cluster, found from those of its servers that the address names."""
 
     can_change = True
 
-    def __init__(self, servers: Servers) -> None:
-        super().__init__(servers)
-        nodes = [ClusterNode(endpoint.host, endpoint.port) for endpoint in servers.address.endpoints]
-        self._map = RedisCluster(
-            startup_nodes=nodes, require_full_coverage=False, **servers.address.cluster_options
-        )
+    def __init__(self, address: Address, patience: Patience) -> None:
+        super().__init__(address, patience)
+        nodes = [ClusterNode(endpoint.host, endpoint.port) for endpoint in address.endpoints]
+        self._map = RedisCluster(startup_nodes=nodes, require_full_coverage=False, **address.cluster_options)
         self._is_current = False
         self._fetching = asyncio.Lock()
 
@@ -358,7 +346,7 @@ class _Cluster(OneServer):
             node = None
         if node is None:
             raise NotApplied(StoreUnavailable("no server of the cluster has this part of the store"))
-        return self._servers.at(Endpoint(node.host, int(node.port)))
+        return self.at(Endpoint(node.host, int(node.port)))
 
     async def primaries(self) -> Sequence[RedisServer]:
         """Return the primaries of all slots; a part of the store that nobody has is an error."""
@@ -366,21 +354,22 @@ class _Cluster(OneServer):
         if len(self._map.nodes_manager.slots_cache) < SLOTS:
             raise NotApplied(StoreUnavailable("a part of the store has no server in the cluster"))
         places = sorted((node.host, int(node.port)) for node in self._map.get_primaries())
-        return [self._servers.at(Endpoint(*place)) for place in places]
+        return [self.at(Endpoint(*place)) for place in places]
 
-    def suspect(self, server: RedisServer) -> None:
+    def suspect(self) -> None:
         self._is_current = False
 
     async def close(self) -> None:
         with suppress(RedisError, OSError):
             await self._map.aclose()
+        await super().close()
 
     async def _make_current(self) -> None:
         async with self._fetching:
             if self._is_current:
                 return
             try:
-                async with asyncio.timeout(self._servers.patience.timeout_s * 2):
+                async with asyncio.timeout(self.patience.timeout_s * 2):
                     await self._map.aclose()
                     await self._map.initialize()
             except (RedisClusterException, RedisError, OSError) as error:
@@ -388,8 +377,8 @@ class _Cluster(OneServer):
             self._is_current = True
 
 
-TOPOLOGIES: Final[dict[str, Callable[[Servers], OneServer]]] = {
-    "server": OneServer,
+TOPOLOGIES: Final[dict[str, type[Servers]]] = {
+    "server": Servers,
     "sentinel": _Sentinels,
     "cluster": _Cluster,
 }

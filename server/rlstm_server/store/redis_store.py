@@ -41,8 +41,6 @@ from rlstm_server.store.base import (
     SessionKey,
     Stale,
     Usage,
-    check_info,
-    check_name,
     read_cursor,
     write_cursor,
 )
@@ -179,8 +177,6 @@ class RedisStore:
         self, key: SessionKey, name: str, position: Position, info: bytes
     ) -> NamedSnapshot | Stale:
         """Copy the present state, in the store, in one round trip."""
-        check_name(name)
-        check_info(info)
         await self._admit(self._limits.import_below)
         reply = await self._link.session(
             "name_snapshot",

@@ -1,6 +1,5 @@
 """`rlstm compress` and `rlstm decompress`: files, pipes, and whatever goes wrong with them."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlstm_client.cli import commands, main
+from rlstm_client.cli import commands
 
 RLSTM = Path(sys.executable).with_name("rlstm")
 CONTENT = b"the sea was calm and cold; \xff\n" * 8
@@ -20,24 +19,19 @@ Run = Callable[..., str]
 
 
 @pytest.fixture
-def rlstm(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_checkpoint: Path
-) -> Run:
+def rlstm(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_checkpoint: Path) -> Run:
     """Run a command in an empty folder with the tiny model; it has to end like this, with one line."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str, code: int = 0) -> str:
+    def call(*arguments: str, code: int = 0) -> str:
         own = [] if "--model" in arguments else ["--model", str(tiny_checkpoint)]
-        monkeypatch.setattr("sys.argv", ["rlstm", *arguments, *own])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        assert ended.value.code == code, err
+        ended, out, err = run(*arguments, *own)
+        assert ended == code, err
         assert (out if code else err) == ""
         assert (out or err).count("\n") == 1
-        return err.removeprefix("rlstm: ").strip() if code else out
+        return str(err.removeprefix("rlstm: ").strip() if code else out)
 
-    return run
+    return call
 
 
 def files(folder: Path = Path()) -> set[str]:
@@ -106,7 +100,6 @@ def test_nothing_is_written_of_a_damaged_file(rlstm: Run, damage: str) -> None:
     [
         (["compress", "none"], "none: No such file or directory"),
         (["compress", "."], ".: Is a directory"),
-        (["compress", "tale", "--out", "no/where"], "no/where: No such file"),
         (["compress", "tale", "--model", "none"], "none: no such checkpoint folder or shipped model"),
         (["decompress", "tale"], "tale: the name does not end in .rlz: give --out FILE"),
         (["decompress", "none.rlz"], "none.rlz: No such file or directory"),
@@ -158,39 +151,7 @@ def test_pipes(tiny_checkpoint: Path, tmp_path: Path) -> None:
     assert (back.returncode, back.stdout, back.stderr) == (0, CONTENT, b"")
     damaged = piped("decompress", "-", "--model", tiny_checkpoint, input=packed.stdout[:-1], **options)
     assert (damaged.returncode, damaged.stdout) == (2, b"")
-    with Path("/dev/full").open("wb") as full:
-        full_disk = piped(
-            "decompress",
-            "-",
-            "--model",
-            tiny_checkpoint,
-            input=packed.stdout,
-            capture_output=False,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            **options,
-        )
-    said = b"rlstm: standard output: No space left on device\n"
-    assert (full_disk.returncode, full_disk.stderr) == (2, said)
     assert files(tmp_path) == set()
-
-
-def test_a_closed_pipe_is_quiet(tiny_checkpoint: Path) -> None:
-    """As it is to the other commands: exit code 1, and no word."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "wb") as closed:
-        ended = piped(
-            "compress",
-            "-",
-            "--model",
-            tiny_checkpoint,
-            input=CONTENT,
-            capture_output=False,
-            stdout=closed,
-            stderr=subprocess.PIPE,
-        )
-    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 def test_a_disk_that_takes_no_more(tiny_checkpoint: Path, tmp_path: Path) -> None:

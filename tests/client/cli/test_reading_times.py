@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from rlstm_client import AsyncClient
-from rlstm_client.cli import main
 from rlstm_client.cli.items import Item
 from rlstm_client.cli.surprisal import Reader
 from rlstm_training.corpora import corpora_folder
@@ -37,21 +36,6 @@ WORDS = [
 STORIES = corpora_folder() / "naturalstories"
 
 Run = Callable[..., tuple[Any, str, str]]
-
-
-@pytest.fixture
-def run(url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command against the server: exit code, standard output, standard error."""
-    monkeypatch.setenv("RLSTM_URL", url)
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def call(*arguments: object) -> tuple[Any, str, str]:
-        monkeypatch.setattr("sys.argv", ["rlstm", "reading-times", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return call
 
 
 async def adapted_costs(url: str, stories: Sequence[Sequence[str]]) -> list[float]:
@@ -92,7 +76,7 @@ def test_what_made_the_times_explains_them(url: str, run: Run, tmp_path: Path) -
     rows = [f"{w}\t{z}\t{i}\t80\t{t}\n" for (w, z, i), t in zip(places, times, strict=True)]
     random.Random(1).shuffle(rows)  # they are sorted by their words
     (folder / "processed_wordinfo.tsv").write_text("word\tzone\titem\tnItem\tmeanItemRT\n" + "".join(rows))
-    code, out, err = run(tmp_path / "corpus", "--json")
+    code, out, err = run("reading-times", tmp_path / "corpus", "--json")
     assert code == 0, err
     *items, together = json.loads(out)
 
@@ -103,7 +87,7 @@ def test_what_made_the_times_explains_them(url: str, run: Run, tmp_path: Path) -
     assert [row["words"] for row in items] == [89] * 4
     assert together["adapted"] == pytest.approx(500 * math.log(1 + slope**2 * left / noise**2), rel=0.3)
     assert together["adapted"] > together["frozen"] + together["beyond adapted"]
-    assert "adapted >= frozen in" in run(tmp_path / "corpus")[1]
+    assert "adapted >= frozen in" in run("reading-times", tmp_path / "corpus")[1]
 
 
 def test_participants_are_averaged(run: Run, tmp_path: Path) -> None:
@@ -118,7 +102,7 @@ def test_participants_are_averaged(run: Run, tmp_path: Path) -> None:
                 rows.append(f'{participant},{item},{place},"{word}",{time},{len(word) * 10}\n')
     file = tmp_path / "times.csv"
     file.write_text("participant,item,position,word,rt,frequency\n" + "".join(rows))
-    code, out, err = run(file, "--json", "--log", "--language", "xx")
+    code, out, err = run("reading-times", file, "--json", "--log", "--language", "xx")
     assert code == 0, err
 
     assert [row["words"] for row in json.loads(out)] == [58, 58, 116]
@@ -141,7 +125,7 @@ def test_what_cannot_be_studied(run: Run, tmp_path: Path, content: str | None, s
     if content is not None:
         file = tmp_path / "times.csv"
         file.write_text(content)
-    code, out, err = run(file)
+    code, out, err = run("reading-times", file)
 
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert said in err
@@ -152,7 +136,7 @@ def test_what_cannot_be_studied(run: Run, tmp_path: Path, content: str | None, s
 @pytest.mark.skipif(not STORIES.is_dir(), reason="no naturalstories in RLSTM_CORPORA")
 def test_natural_stories(run: Run) -> None:
     """The shipped model explains reading times better where it adapts, in most stories."""
-    code, out, err = run(STORIES, "--local", "--log", "--json")
+    code, out, err = run("reading-times", STORIES, "--local", "--log", "--json")
     assert code == 0, err
     *items, together = json.loads(out)
 

@@ -1,7 +1,6 @@
 """`rlstm rescore`: lists are ranked by a session that learns from the winners."""
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,27 +9,21 @@ import pytest
 from tests.client.cli.test_nbest import LISTS, MAKE, files, nemo
 
 from rlstm_client import Client
-from rlstm_client.cli import main
 
 Run = Callable[..., tuple[Any, list[Any], str]]
 PRIMER = "the monkeys sat at the end. " * 3
 
 
 @pytest.fixture
-def rescore(url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def rescore(run: Callable[..., tuple[Any, str, str]]) -> Run:
     """Run `rlstm rescore`: its exit code, the lines that are written, and what is said."""
-    monkeypatch.setenv("RLSTM_URL", url)
-    monkeypatch.setenv("COLUMNS", "200")
 
-    def run(*arguments: object) -> tuple[Any, list[Any], str]:
-        monkeypatch.setattr(sys, "argv", ["rlstm", "rescore", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
+    def call(*arguments: object) -> tuple[Any, list[Any], str]:
+        code, out, err = run("rescore", *arguments)
         lines = out.splitlines() if out.startswith("--") else list(map(json.loads, out.splitlines()))
-        return ended.value.code, lines, err
+        return code, lines, err
 
-    return run
+    return call
 
 
 def winners(rows: Sequence[Any]) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlstm_client.cli.inputs import How
 from rlstm_client.cli.sources import MOST_BYTES, Cutter, File, Line
 from rlstm_client.texts import TextError
 
@@ -20,7 +21,7 @@ def cut(data: bytes, size: int, **options: Any) -> list[Line]:
     """The lines of bytes that come in parts of a size."""
     cutter = Cutter(**options)
     lines = [line for at in range(0, len(data), size) for line in cutter.feed(data[at : at + size])]
-    return lines + cutter.feed(b"", last=True)
+    return [*lines, *cutter.feed(b"", last=True)]
 
 
 @given(st.lists(st.sampled_from([b"a", b"\xff", "é".encode(), b"\r", b"\n", b"\r\n"])), st.integers(1, 9))
@@ -47,19 +48,19 @@ def test_lines_of_every_encoding(text: str, encoding: str, size: int) -> None:
 
 def test_a_line_that_is_no_text_may_be_refused() -> None:
     """With its place, after the lines before it."""
-    cutter = Cutter("log", invalid="refuse")
-    assert cutter.feed(b"one\n") == [Line("one", 4)]
+    lines = Cutter("log", How()).feed(b"one\nt\xff\n")
+    assert next(lines) == Line("one", 4)
     with pytest.raises(TextError, match=r"log is not UTF-8 text .byte 5."):
-        cutter.feed(b"t\xff\n")
+        next(lines)
 
 
 def test_a_line_without_end_is_bounded() -> None:
     """64 MB in small parts: its beginning is kept, the rest is counted, and the line after it is read."""
     cutter, chunk = Cutter(), b"x" * 4096
     for _ in range(1 << 14):
-        assert cutter.feed(chunk) == []
+        assert [*cutter.feed(chunk)] == []
 
-    assert cutter.feed(b"\nnext\n") == [Line("x" * MOST_BYTES, (1 << 26) + 1), Line("next", 5)]
+    assert [*cutter.feed(b"\nnext\n")] == [Line("x" * MOST_BYTES, (1 << 26) + 1), Line("next", 5)]
 
 
 async def read(

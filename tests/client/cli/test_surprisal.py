@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from rlstm_client import Client
-from rlstm_client.cli import main
 from rlstm_client.cli.items import KENLM_WORD, Item
 from rlstm_client.cli.surprisal import batches
 from rlstm_client.cli.words import KenLM, Reading, perplexity, rows
@@ -33,25 +32,11 @@ Rows = Sequence[dict[str, Any]]
 
 
 @pytest.fixture
-def run(url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command against the server: exit code, standard output, standard error."""
-    monkeypatch.setenv("RLSTM_URL", url)
-
-    def call(*arguments: object) -> tuple[Any, str, str]:
-        monkeypatch.setattr("sys.argv", ["rlstm", "surprisal", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return call
-
-
-@pytest.fixture
 def table(run: Run) -> Callable[..., Rows]:
     """Run it, and give the rows that it writes."""
 
     def call(*arguments: object) -> Rows:
-        code, out, err = run(*arguments)
+        code, out, err = run("surprisal", *arguments)
         assert code == 0, err
         return list(csv.DictReader(out.splitlines()))
 
@@ -74,39 +59,31 @@ def costs(client: Client, text: str) -> dict[str, float]:
     return {"frozen": -(sums.static_logprob or 0), "adapted": -sums.logprob}
 
 
-def owner(text: str, place: int, step: int) -> int | None:
-    """The number of the word that a character counts in, found by walking there; none behind the text."""
-    for direction in (step, -1) if step == -1 or not text[place:].strip() else (1,):
-        at = place
-        while 0 <= at < len(text) and text[at].isspace():
-            at += direction
-        if 0 <= at < len(text):
-            return len(text[: at + 1].split()) - 1
-    return 0
-
-
 @pytest.mark.parametrize("text", TEXTS)
 def test_words_are_the_sums_of_their_tokens(table: Any, tmp_path: Path, client: Client, text: str) -> None:
-    """In both conventions; where spaces lead all words together cost what the text costs, its end apart."""
+    """All words together cost what the text costs, its end apart; white space behind them is of any kind."""
     file = tmp_path / "story.txt"
     file.write_bytes(text.encode())
     found = table(file)
     read = text.replace("\r\n", "\n").rstrip()
-    item = client.score(read + "\n", adapt="both", unit="bits").items[0]
+    item = client.score(read + "\n", adapt="both", unit="bits", spaces=True).items[0]
     words = read.split()
     sums = {name: [0.0] * len(words) for name in ("frozen", "adapted", "frozen_trailing", "adapted_trailing")}
-    for start, static, adapted in zip(item.starts, item.static_logprobs, item.logprobs, strict=True):
-        behind = start >= len(read)
-        leading, trailing = (
-            (len(words) - 1,) * 2 if behind else (owner(read, start, 1), owner(read, start, -1))
-        )
-        for word, frozen_name, name in (
-            (leading, "frozen", "adapted"),
-            (trailing, "frozen_trailing", "adapted_trailing"),
+    for at, start in enumerate(item.starts):
+        ended = len(read[:start].split())  # words before; one goes on, unless white space comes here
+        border = (read + "\n")[start].isspace()
+        word = ended if border or read[start - 1 : start].strip() == "" else ended - 1
+        for name, own, space in (
+            ("frozen", item.static_logprobs, item.static_space_logprobs),
+            ("adapted", item.logprobs, item.space_logprobs),
         ):
-            if word is not None and not (behind and frozen_name == "frozen"):
-                sums[frozen_name][word] -= static
-                sums[name][word] -= adapted
+            if word < len(words):
+                sums[name][word] -= own[at]
+                sums[f"{name}_trailing"][word] -= own[at]
+            if border and ended and not read[start - 1].isspace():
+                sums[f"{name}_trailing"][ended - 1] -= space[at]
+                if word < len(words):
+                    sums[f"{name}_trailing"][word] += space[at]
 
     assert [row["word"] for row in found] == words
     assert [read[int(row["start"]) : int(row["end"])] for row in found] == words
@@ -164,7 +141,7 @@ def test_other_forms(run: Run, tmp_path: Path, to: str, sep: str | None) -> None
     file = tmp_path / "items.csv"
     with file.open("w", newline="", encoding="utf-16") as place:
         csv.writer(place, delimiter=";").writerows(csv.reader(TABLE.splitlines()))
-    out = run(file, "--to", to, "--unit", "nats")[1].splitlines()
+    out = run("surprisal", file, "--to", to, "--unit", "nats")[1].splitlines()
     found = [json.loads(line) for line in out] if sep is None else list(csv.DictReader(out, delimiter=sep))
 
     assert [row["note"] for row in found[::5]] == ["x, y", "", 'a "b"']
@@ -189,8 +166,8 @@ def test_what_is_learned_lasts_until_it_is_reset(table: Any, tmp_path: Path, cli
     assert float(condition[1]["adapted"]) == float(item[1]["adapted"]) != second
     assert float(condition[2]["adapted"]) < float(item[2]["adapted"]) == float(item[0]["adapted"]) == first
     for row, answer in zip(never, answers, strict=True):
-        assert float(row["adapted_trailing"]) == pytest.approx(-math.fsum(answer.logprobs), abs=1e-4)
-        assert float(row["frozen_trailing"]) == pytest.approx(-math.fsum(answer.static_logprobs), abs=1e-4)
+        assert float(row["adapted"]) == pytest.approx(-math.fsum(answer.logprobs[:-1]), abs=1e-4)
+        assert float(row["frozen"]) == pytest.approx(-math.fsum(answer.static_logprobs[:-1]), abs=1e-4)
     assert {info.id for info in client.sessions.list()} == before | {session.id}
 
 
@@ -227,7 +204,7 @@ def test_kenlm_form(run: Run, tmp_path: Path, client: Client, space: str) -> Non
     sentences = ["the cat sat", "", "a naïve  café", "the\u00a0end"]
     file = tmp_path / "lines.txt"
     file.write_bytes("\r\n".join(sentences).encode())
-    code, out, err = run(file, "--kenlm", "frozen", "--space", space)
+    code, out, err = run("surprisal", file, "--kenlm", "frozen", "--space", space)
     assert code == 0, err
     printed = out.splitlines()
 
@@ -243,7 +220,7 @@ def test_kenlm_form(run: Run, tmp_path: Path, client: Client, space: str) -> Non
         assert float(found[1]) == pytest.approx(logprob, rel=1e-5)
         assert end.startswith("</s>=2 1 ")
         totals, tokens = [*totals, logprob], tokens + len(numbers)
-    assert printed[0].startswith(f"the=3 {4 if space == 'trailing' else 3} ")
+    assert printed[0].startswith("the=3 3 ")
     named = [row.split("\t") for row in printed[4:]]
     expected = 10 ** (-math.fsum(totals) / tokens)
     assert [name for name, _ in named[:2]] == ["Perplexity including OOVs:", "Perplexity excluding OOVs:"]
@@ -275,24 +252,24 @@ def test_what_cannot_be_read(
     """Is said in a line before anything is read or written."""
     file = tmp_path / name
     file.write_text(content)
-    code, out, err = run(file, *options)
+    code, out, err = run("surprisal", file, *options)
 
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert said in err
 
 
-def reading(text: str, starts: Sequence[int], ends: Sequence[int], costs: Sequence[float], unknown: Any = ()):  # type: ignore[no-untyped-def]
+def reading(text: str, starts: Sequence[int], costs: Sequence[float], unknown: Any = ()) -> Reading:
     """What a model without bytes as tokens could have answered."""
-    flags = [index in unknown for index in range(len(starts))]
-    item = Item.of(text, {}, None)
-    given: Any = {"frozen": costs, "adapted": costs, "entropies": costs, "unknown": flags}
-    return Reading(item=item, model="m", starts=starts, ends=ends, **given)
+    given: Any = {"frozen": costs, "adapted": costs, "entropies": costs}
+    given |= {"frozen_space": [0.125] * len(costs), "adapted_space": [0.5] * len(costs)}
+    given["unknown"] = [index in unknown for index in range(len(starts))]
+    return Reading(item=Item.of(text, {}, None), model="m", starts=starts, **given)
 
 
 def test_words_out_of_the_vocabulary_are_left_out_of_one_perplexity(capsys: Any) -> None:
     """10 ** (6 / 3) with them, 10 ** (2 / 2) without."""
     sentences = KenLM("frozen", "leading")
-    sentences.write(reading("a zyx", [0, 2, 5], [1, 5, 6], [1.5, 4.0, 0.5], unknown={1}))
+    sentences.write(reading("a zyx", [0, 2, 5], [1.5, 4.0, 0.5], unknown={1}))
     sentences.close()
     row, *summary = capsys.readouterr().out.splitlines()
 
@@ -305,13 +282,14 @@ def test_words_out_of_the_vocabulary_are_left_out_of_one_perplexity(capsys: Any)
     ]
 
 
-def test_a_token_that_holds_a_space_and_a_word_cannot_trail() -> None:
-    """Subwords begin with their space: the convention that needs it apart has no number."""
-    subwords = reading("the cat", [0, 3, 7], [3, 7, 8], [1.0, 2.0, 0.25])
+def test_a_token_that_has_a_space_and_a_word() -> None:
+    """Counts in its word, but for what white space costs there, of whatever token: the word before has it."""
+    subwords = reading("the cat", [0, 3, 7], [1.0, 2.0, 0.25])
+    names = ("frozen", "frozen_trailing", "adapted_trailing", "entropy")
 
-    assert [(row["frozen"], row["frozen_trailing"], row["entropy"]) for _, row in rows(subwords, "word")] == [
-        (1.0, None, 2.0),
-        (2.0, None, 0.25),
+    assert [tuple(row[name] for name in names) for _, row in rows(subwords, "word")] == [
+        (1.0, 1.125, 1.5, 2.0),
+        (2.0, 2.0, 2.0, 0.25),
     ]
 
 

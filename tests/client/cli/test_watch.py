@@ -10,9 +10,9 @@ import pytest
 from rlstm_client import AsyncClient
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.judging import Judge
+from rlstm_client.cli.kept import Kept
 from rlstm_client.cli.sources import File
 from rlstm_client.cli.watch import READ, Watch
-from rlstm_client.options import CreateOptions
 
 USUAL = [f"12:00:{number % 60:02} opened by {'ab'[number % 2]}" for number in range(96)]
 STRANGE = "~~~ ÄÖÜ ÄÖÜ ~~~"
@@ -26,15 +26,15 @@ Told = Sequence[Mapping[str, Any]]
 async def watched(url: str, path: Path, name: str | None, *, every: bool = False, **options: Any) -> Told:
     """What a watch says of a log, from where it was left."""
     told: list[Mapping[str, Any]] = []
-    wanted: CreateOptions = {"adapt": "memory"} if name is None else {"adapt": "memory", "name": name}
     judge = Judge(**{"threshold": 0.6, "warm_up": 12, **options})
+    log = Watch(File(path, follow=False), judge, Kept(name=name, adapt="memory"))
 
     async def tell(line: Mapping[str, Any]) -> None:
         told.append(line)
 
     async with (
         AsyncClient(url) as client,
-        Watch(File(path, follow=False), judge).opened(client, client, wanted) as watch,
+        log.opened(client, client) as watch,
     ):
         await watch.run(tell, every=every)
     return told

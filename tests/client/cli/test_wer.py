@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstm_client.cli import wer
-from rlstm_client.cli.wer import Costs, Errors, Judged, Weights
+from rlstm_client.cli.wer import Costs, Errors, Weights
 
 pytest.importorskip("jiwer", reason="it comes with the extra rescore")
 
@@ -49,15 +49,18 @@ def test_weights_are_found(truth: Weights) -> None:
     """Where some weights make no error those that are found make few, on lists that were held back too."""
     draw = random.Random(2)
 
-    def drawn() -> Judged:
+    def drawn() -> tuple[list[Costs], list[Errors]]:
         costs = [
             Costs(draw.gauss(0, 3), draw.gauss(-20, 5), draw.gauss(-20, 5), draw.randint(1, 6))
             for _ in range(5)
         ]
-        right = wer.best(costs, truth)
-        return Judged(costs, [Errors(int(at != right), 3) for at in range(5)])
+        right = wer.order(costs, truth)[0]
+        return costs, [Errors(int(at != right), 3) for at in range(5)]
+
+    def rate(lists: list[tuple[list[Costs], list[Errors]]], weights: Weights) -> float:
+        return wer.rate([errors[wer.order(costs, weights)[0]] for costs, errors in lists])
 
     lists = [drawn() for _ in range(300)]
-    found, usual = wer.tuned(lists[:200]), wer.rate([one.chosen(Weights()) for one in lists[200:]])
-    assert wer.rate([one.chosen(found) for one in lists[:200]]) <= 0.01
-    assert wer.rate([one.chosen(found) for one in lists[200:]]) < 0.25 * usual
+    found = wer.tuned(lists[:200])
+    assert rate(lists[:200], found) <= 0.01
+    assert rate(lists[200:], found) < 0.25 * rate(lists[200:], Weights())

@@ -1,5 +1,8 @@
 """`rlstm complete`: what the user types is learned, what is proposed only if it is kept."""
 
+import signal
+import time
+
 import pytest
 
 pytestmark = pytest.mark.jobs
@@ -65,3 +68,22 @@ def test_text_that_is_no_text_is_told(run, server):
     assert process.returncode == 2
     assert "rlstm: standard input is not UTF-8 text" in err
     assert "Traceback" not in err
+
+
+def test_ctrl_c(run, server, client):
+    """It ends at once, says what it did, and leaves no session that nobody keeps."""
+    before = {info.id for info in client.sessions.list()}
+    process = run("complete", "--url", server.url)
+    process.stdin.write("a line\n")
+    process.stdin.flush()
+    deadline = time.monotonic() + 30
+    while not {info.id for info in client.sessions.list() if info.position} - before:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "learned" in err
+    assert {info.id for info in client.sessions.list()} == before

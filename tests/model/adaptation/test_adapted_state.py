@@ -34,7 +34,7 @@ def test_round_trip_goes_on_to_the_last_bit(make_evaluator, observe, text, bits_
     space = Space({}, ("embedding.bias", "stack.layers.0.bias"), None, dtype)
     evaluator, other = (make_evaluator(space=space, decay=0.1) for _ in range(2))
     state = observe(evaluator, text(length), rate_scale=1.5, **experts).state
-    again = other.restore(*through_bytes(state))
+    again = other.state_schema.restore(*through_bytes(state))
     assert bits_of(again) == bits_of(state)
     one, two = (observe(own, text(9, 4), state=s) for own, s in ((evaluator, state), (other, again)))
     assert bits_of(one.state) == bits_of(two.state)
@@ -77,7 +77,7 @@ def test_wrong_header_values(evaluator, middle, field, values):
     """A field of a wrong type, range or length is refused, and the message names a field."""
     for value in values:
         with pytest.raises(StateMismatch, match="pending|last" if field.startswith("pending") else field):
-            evaluator.restore(middle.arrays(), {**middle.header(), field: value})
+            evaluator.state_schema.restore(middle.arrays(), {**middle.header(), field: value})
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_wrong_header_values_of_a_mixture(evaluator, observe, text, field, value
     state = observe(evaluator, text(10), experts=4).state
     for value in values:
         with pytest.raises(StateMismatch, match=field):
-            evaluator.restore(state.arrays(), {**state.header(), field: value})
+            evaluator.state_schema.restore(state.arrays(), {**state.header(), field: value})
 
 
 def test_fields_that_contradict_each_other_or_lack(evaluator, middle):
@@ -110,13 +110,15 @@ def test_fields_that_contradict_each_other_or_lack(evaluator, middle):
     ]
     for changes, says in contradictions:
         with pytest.raises(StateMismatch, match=says):
-            evaluator.restore(arrays, {**header, **changes})
+            evaluator.state_schema.restore(arrays, {**header, **changes})
     for field in header:
         with pytest.raises(StateMismatch, match=field):
-            evaluator.restore(arrays, {name: value for name, value in header.items() if name != field})
+            evaluator.state_schema.restore(
+                arrays, {name: value for name, value in header.items() if name != field}
+            )
     for wrong in (None, [], "header", 3):
         with pytest.raises(StateMismatch, match="header"):
-            evaluator.restore(arrays, wrong)
+            evaluator.state_schema.restore(arrays, wrong)
 
 
 @pytest.mark.parametrize("name", ["delta", "now", "start"])
@@ -127,27 +129,29 @@ def test_wrong_arrays(evaluator, middle, name):
     wrong = [good[..., :-1], good[None], good.astype(np.float64), good.astype(np.float16), good.astype(int)]
     for array in wrong:
         with pytest.raises(StateMismatch, match=name):
-            evaluator.restore({**arrays, name: array}, header)
+            evaluator.state_schema.restore({**arrays, name: array}, header)
     for bad in (NAN, INF, -INF):
         broken = good.copy()
         broken.ravel()[-1] = bad
         with pytest.raises(NonFiniteState, match=name):
-            evaluator.restore({**arrays, name: broken}, header)
+            evaluator.state_schema.restore({**arrays, name: broken}, header)
     rest = {key: array for key, array in arrays.items() if key != name}
     if name != "delta":  # without one nothing was learned yet
         with pytest.raises(StateMismatch, match=name):
-            evaluator.restore(rest, header)
+            evaluator.state_schema.restore(rest, header)
 
 
 def test_arrays_too_many_and_another_model(make_evaluator, evaluator, middle):
     """An array that no state of this kind has is named; so is a start without a pending token."""
     with pytest.raises(StateMismatch, match="momentum"):
-        evaluator.restore({**middle.arrays(), "momentum": np.zeros(1)}, middle.header())
+        evaluator.state_schema.restore({**middle.arrays(), "momentum": np.zeros(1)}, middle.header())
     header = {**middle.header(), "pending": [], "pending_learn": [], "start_last": middle.now.last}
     with pytest.raises(StateMismatch, match="start"):
-        evaluator.restore(middle.arrays(), header)
+        evaluator.state_schema.restore(middle.arrays(), header)
     with pytest.raises(StateMismatch):
-        make_evaluator(drawn.parameters_of(hidden_size=6)).restore(middle.arrays(), middle.header())
+        make_evaluator(drawn.parameters_of(hidden_size=6)).state_schema.restore(
+            middle.arrays(), middle.header()
+        )
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.model import drawn
 
-from rlstm_model.adaptation.batch import restart
-from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
+from rlstm_model.adaptation.batch import restart, run_batch
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader, reader_of
+from rlstm_model.adaptation.items import ScoreChunk
 from rlstm_model.adaptation.mixture import MixtureState
 from rlstm_model.adaptation.state import NonFiniteState
 from rlstm_model.native.packed import Space
@@ -208,6 +209,22 @@ def test_alternatives_ranks_and_entropies(evaluator, text):
     assert np.isnan(chunk.scores.entropies).all()
 
 
+@pytest.mark.parametrize("adapt", ["weights", "memory", "both"])
+def test_of_some_tokens_together(evaluator, text, adapt):
+    """The probability of white space is the sum over its tokens, of what each token is scored against."""
+    ids, spaces = text(30), np.array([2, 7, 11])
+    state = evaluator.start(experts=1 if adapt == "memory" else 2, adapt=adapt)
+    seen = evaluator.chunk(state, ids, distributions=True, spaces=spaces)
+    reader = reader_of(evaluator.backend, BOS)
+    read = ScoreChunk(reader, reader.cursor, seen.ids, distributions=True, spaces=spaces)
+    observed, scored = run_batch([seen, read])
+    for chunk in (observed, scored):
+        expected = np.log(np.exp(chunk.log_probs_TV[:, spaces].astype(np.float64)).sum(1))
+        np.testing.assert_allclose(chunk.scores.space_logprobs, expected, atol=1e-6)
+    assert observed.scores.static_space_logprobs.tobytes() == scored.scores.space_logprobs.tobytes()
+    assert evaluator.chunk(state, ids).spaces is None
+
+
 def test_the_temperature_is_in_all_that_is_scored(make_evaluator, observe, text):
     parameters = drawn.parameters_of()
     cold = replace_output(parameters, 0.5)
@@ -385,7 +402,7 @@ def test_a_restart_is_of_the_chosen_experts(evaluator, observe, text, length):
     rows = after.now.states_R2U, state.now.states_R2U
     assert rows[0][[0, 1, 3]].tobytes() == rows[1][[0, 1, 3]].tobytes()
     assert (rows[0][2].tobytes() == rows[1][2].tobytes()) == (length == 8)
-    assert evaluator.restore(after.arrays(), after.header()).weights == after.weights
+    assert evaluator.state_schema.restore(after.arrays(), after.header()).weights == after.weights
     for hopeless in (evaluator.start(), evaluator.reset(state, fast_weights=True, recurrent=False)):
         with pytest.raises(NonFiniteState, match="recurrent state or a slow weight"):
             restart(evaluator, hopeless, [True] * len(hopeless.bad_steps), must_help=True)

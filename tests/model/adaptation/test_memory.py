@@ -68,7 +68,7 @@ def test_a_reader_counts_nothing_and_follows_its_own_text(evaluator, observe, bi
 def test_a_restored_stream_goes_on_to_the_last_bit(evaluator, observe, bits_of, text, kind):
     """An older state too, after a newer one went on from it."""
     state = observe(evaluator, MOTIF * 2, text(9), **kind).state
-    again = evaluator.restore(state.arrays(), state.header())
+    again = evaluator.state_schema.restore(state.arrays(), state.header())
     first, second, third = (observe(evaluator, MOTIF * 2, state=start) for start in (state, again, state))
     assert first.logprobs.tobytes() == second.logprobs.tobytes() == third.logprobs.tobytes()
     assert bits_of(first.state) == bits_of(second.state) == bits_of(third.state)
@@ -121,9 +121,9 @@ def test_a_memory_that_no_reading_leads_to_is_refused(evaluator, observe):
         ({"memory": arrays["memory"].astype(np.int32)}, {}),
     ):
         with pytest.raises(StateMismatch, match="memory"):
-            evaluator.restore({**arrays, **changes}, {**header, **told})
+            evaluator.state_schema.restore({**arrays, **changes}, {**header, **told})
     with pytest.raises(ArithmeticError, match="mixing"):
-        evaluator.restore({**arrays, "mixing": odd}, header)
+        evaluator.state_schema.restore({**arrays, "mixing": odd}, header)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Layers: gradients by finite differences, both ways to read, dropout, precision, and what is kept how long.
+"""Layers: gradients by finite differences, dropout, precision, and what is kept how long.
 
 That the numbers are those of the equations shows ``test_language_model.py``, against the NumPy reference.
 """
@@ -16,7 +16,6 @@ from torch import nn
 
 from rlstm_model.config import Stacking
 from rlstm_model.network.dropout import NO_DROPOUT, DropoutMasks
-from rlstm_model.network.products import ObservedMatrix, takes_gradient, weight_gradient
 from rlstm_model.network.state import State
 
 CELLS = [("rlstm", True), ("lstm", True), ("lstm", False)]
@@ -64,25 +63,26 @@ def test_oracle_a_gradcheck_of_a_stack(random_model, draw_inputs, draw_masks, st
 
 
 def test_layers_may_have_widths_of_their_own(random_model, draw_inputs, draw_masks):
-    """Gradients with dropout through LSTMs of 2 and 3 units; reading step by step is reading at once."""
+    """Gradients with dropout through LSTMs of 2 and 3 units."""
     lstms = {"cell": "lstm", "cap_input_gate": False, "mogrifier_rounds": 0, "stacking": "plain"}
     model = random_model(hidden_size=3, widths=(3, 2, 3), **lstms)
     x, state = draw_inputs(model, time=3, batch=2)
     masks = draw_masks(model, time=3, batch=2)
     assert _gradcheck(model, lambda x, state: model.stack.sequence(x, state, masks), x, state)
-    with torch.no_grad():
-        whole, _ = model.stack.sequence(x, state)
-        for x_BH, expected in zip(x, whole, strict=True):
-            output, state = model.stack.step(x_BH, state)
-            torch.testing.assert_close(output, expected)
 
 
-@pytest.mark.parametrize(("cell", "capped"), CELLS)
-def test_automatic_differentiation_can_follow_a_single_step(random_model, draw_inputs, cell, capped):
-    """By finite differences, as for windows."""
-    model = random_model(hidden_size=3, cell=cell, cap_input_gate=capped, mogrifier_rank=2)
-    x, state = draw_inputs(model, time=1, batch=2)
-    assert _gradcheck(model, lambda x, state: model.stack.step(x[0], state), x, state)
+@pytest.mark.parametrize("learning", [True, False])
+def test_a_text_may_be_cut_anywhere(random_model, draw_inputs, learning):
+    """Token by token: the same features and the same state, with and without gradients."""
+    model = random_model(num_layers=3, mogrifier_rank=2)
+    x, state = draw_inputs(model)
+    with torch.set_grad_enabled(learning):
+        whole, last = model.stack.sequence(x, state)
+        parts = []
+        for x_1BH in x.split(1):
+            features, state = model.stack.sequence(x_1BH, state)
+            parts.append(features)
+    torch.testing.assert_close((torch.cat(parts), state), (whole, last), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("num_layers", [1, 2])
@@ -110,21 +110,6 @@ def test_without_cap_and_rounds_the_lstm_is_torchs(random_model, draw_inputs, nu
     for index, layer in enumerate(model.stack.layers):
         for ours, name in ((layer.x, "weight_ih_l"), (layer.h, "weight_hh_l"), (layer.bias, "bias_ih_l")):
             torch.testing.assert_close(reordered(ours.grad), getattr(theirs, f"{name}{index}").grad)
-
-
-@pytest.mark.parametrize("stacking", get_args(Stacking))
-@pytest.mark.parametrize("shape", LAYERS, ids=_id)
-@pytest.mark.parametrize("learning", [True, False])
-def test_reading_at_once_equals_reading_step_by_step(random_model, draw_inputs, shape, stacking, learning):
-    """The two forms give the same features and the same state, with and without gradients."""
-    model = random_model(num_layers=3, stacking=stacking, **shape)
-    x, state = draw_inputs(model)
-    with torch.set_grad_enabled(learning):
-        whole, last = model.stack.sequence(x, state)
-    for t in range(len(x)):
-        features, state = model.stack.step(x[t], state)
-        torch.testing.assert_close(features, whole[t], atol=1e-12, rtol=0)
-    torch.testing.assert_close(state, last, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("cached", [1, 40, 10**6])
@@ -252,17 +237,6 @@ def test_bfloat16_products_stay_close_to_float32(random_model, draw_inputs, draw
         assert close.dtype == torch.float32
         assert not torch.equal(exact, close)
         assert (close - exact).norm() <= 0.02 * exact.norm()
-
-
-def test_an_observed_matrix_gives_the_factors_of_its_gradient():
-    """Side by side, for every row, whether or not the matrix is frozen."""
-    generator = torch.Generator().manual_seed(1)
-    delta, source = torch.randn(7, 3, 4, generator=generator), torch.randn(7, 3, 6, generator=generator)
-    observed = ObservedMatrix(torch.empty(4, 6))
-    assert takes_gradient(observed)
-    left, right = weight_gradient(observed, delta, source, torch.float32).split_with_sizes([4, 6], -1)
-    assert torch.equal(left, delta)
-    assert torch.equal(right, source)
 
 
 @pytest.mark.gpu

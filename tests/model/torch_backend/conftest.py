@@ -36,8 +36,8 @@ def _gradients_by_hand(model, ids):
     for start in range(0, len(ids) - len(ids) % SEGMENT, SEGMENT):
         loss, state = 0.0, state.detach()
         for token in ids[start : start + SEGMENT]:
-            features, state = model.step(torch.tensor([last]), state)
-            loss, last = loss - model.log_probs(features)[0, token] / SEGMENT, token
+            features, state = model(torch.tensor([[last]]), state)
+            loss, last = loss - model.log_probs(features)[0, 0, token] / SEGMENT, token
         parts = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
         gradients.append(_flat(parts))
     return gradients

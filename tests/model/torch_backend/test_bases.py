@@ -6,10 +6,9 @@ from tests.model import drawn
 
 from rlstm_model.adaptation.calibration import GradientStatistics
 from rlstm_model.native.packed import Axes
-from rlstm_model.torch_backend.backend import _fast_weights
-from rlstm_model.torch_backend.bases import GradientAxes, GradientSquares, collect
+from rlstm_model.torch_backend.backend import _kind
+from rlstm_model.torch_backend.bases import GradientAxes, GradientSquares, collect, measure_rms
 from rlstm_model.torch_backend.factors import segment_gradients
-from rlstm_model.torch_backend.full import measure_rms
 from rlstm_model.torch_backend.subspace import Basis
 
 SEGMENT, BOS = 4, 1  # those of the gradients by hand
@@ -119,7 +118,7 @@ def test_rms_are_those_of_what_sessions_learn_from(case, gradients_by_hand):
     calibration = GradientStatistics(
         rms=whole, axes=axes, cores={name: rms[name] for name in axes}
     ).calibration(drawn.rule_of(130))
-    space = _fast_weights(model, calibration)
+    space = _kind(model, calibration)
     weights, squares = torch.full((SEGMENT, 1), 1 / SEGMENT), []
     for text in texts:
         state, read = model.initial_state(1), torch.tensor([[BOS], *([token] for token in text)])
@@ -169,7 +168,8 @@ def test_lower_ranks_are_nested_in_higher(case):
     wide, narrow = (rms_of(model, bases, second) for bases in (large, small))
     for name, basis in small.items():
         rows, columns = basis.core[-2:]
-        torch.testing.assert_close(large[name].leading(rows, columns), basis, atol=1e-12, rtol=0)
+        leading = Basis(large[name].left[..., :rows], large[name].right[..., :columns, :])
+        torch.testing.assert_close(leading, basis, atol=1e-12, rtol=0)
         torch.testing.assert_close(wide[name][..., :rows, :columns], narrow[name], atol=1e-12, rtol=0)
 
 

@@ -1,11 +1,9 @@
 """What every kind of fast weights promises, for all kinds alike."""
 
-import weakref
-
 import pytest
 import torch
 
-from rlstm_model.torch_backend.full import FullFastWeights
+from rlstm_model.torch_backend.fast_weights import FullFastWeights
 from rlstm_model.torch_backend.subspace import Basis, SubspaceFastWeights
 
 ROWS, TIME = 3, 5
@@ -52,41 +50,26 @@ def test_reading_and_learning_give_the_same_logits_and_states(case):
         torch.testing.assert_close(learned.state, after, rtol=0, atol=1e-12)
 
 
-def test_reading_at_once_equals_step_by_step(case):
-    """Both forms give the same numbers, with deltas and without."""
-    fast_weights, delta, ids, _, _, state = case
-    for own in (delta, None):
-        logits, after = fast_weights.read(own, ids, state)
-        here = state
-        for t in range(TIME):
-            one, here = fast_weights.step(own, ids[t], here)
-            torch.testing.assert_close(one, logits[t], rtol=0, atol=1e-12)
-        torch.testing.assert_close(here, after, rtol=0, atol=1e-12)
-
-
 def test_rows_are_what_each_is_alone(case):
     """Logits, states and gradients of a row do not depend on the other rows."""
     fast_weights, delta, ids, targets, weights, state = case
     together = fast_weights.learn(delta, ids, targets, weights, state)
-    gradients = together.gradient_NP.clone()
     for row in range(ROWS):
         own = slice(row, row + 1)
         columns = (ids[:, own], targets[:, own], weights[:, own])
         alone = fast_weights.learn(delta[own], *columns, state.rows(own))
         torch.testing.assert_close(together.logits_TNV[:, own], alone.logits_TNV, rtol=0, atol=1e-12)
-        torch.testing.assert_close(gradients[own], alone.gradient_NP, rtol=0, atol=1e-12)
+        torch.testing.assert_close(together.gradient_NP[own], alone.gradient_NP, rtol=0, atol=1e-12)
         torch.testing.assert_close(together.state.rows(own), alone.state, rtol=0, atol=1e-12)
 
 
 def test_no_delta_is_a_delta_of_zero(case):
     """None stands for zeros, in reading and in learning."""
     fast_weights, _, ids, targets, weights, state = case
-    zero = fast_weights.zero(ROWS)
-    assert not zero.any()
+    zero = torch.zeros(ROWS, fast_weights.size, dtype=torch.float64)
     expected = fast_weights.learn(zero, ids, targets, weights, state)
-    gradient = expected.gradient_NP.clone()
     found = fast_weights.learn(None, ids, targets, weights, state)
-    torch.testing.assert_close(found.gradient_NP, gradient, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.gradient_NP, expected.gradient_NP, rtol=0, atol=1e-12)
     torch.testing.assert_close(
         fast_weights.read(None, ids, state)[0], expected.logits_TNV, rtol=0, atol=1e-12
     )
@@ -109,7 +92,6 @@ def test_the_gradient_is_that_of_the_weighted_losses(tiny_model, kind, shape):
     """Finite differences in random directions agree, row by row, at a temperature (pitfall 23)."""
     fast_weights, delta, ids, targets, weights, state = lesson(kind(tiny_model(dtype=torch.float64, **shape)))
     learned = fast_weights.learn(delta, ids, targets, weights, state, temperature=0.9)
-    gradient_NP = learned.gradient_NP.clone()
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
         direction = torch.randn(delta.shape, dtype=torch.float64, generator=generator)
@@ -118,20 +100,25 @@ def test_the_gradient_is_that_of_the_weighted_losses(tiny_model, kind, shape):
             logits, _ = fast_weights.read(delta + sign * 1e-6 * direction, ids, state, temperature=0.9)
             log_probs = torch.log_softmax(logits, -1).gather(-1, targets.unsqueeze(-1))[..., 0]
             losses.append(-(log_probs * weights).sum(0))
-        expected = (gradient_NP * direction).sum(1)
+        expected = (learned.gradient_NP * direction).sum(1)
         torch.testing.assert_close((losses[0] - losses[1]) / 2e-6, expected, rtol=1e-6, atol=1e-8)
 
 
 def test_the_slow_weights_are_never_written_to(case):
-    """Reading, learning and stepping leave the model as it was loaded, and without gradients."""
+    """Reading and learning leave the model as it was loaded, and without gradients."""
     fast_weights, delta, ids, targets, weights, state = case
     before = {name: weight.clone() for name, weight in fast_weights.model.named_parameters()}
     fast_weights.learn(delta, ids, targets, weights, state)
     fast_weights.read(delta, ids, state)
-    fast_weights.step(delta, ids[0], state)
     for name, weight in fast_weights.model.named_parameters():
         assert torch.equal(weight, before[name])
         assert weight.grad is None
+
+
+def test_a_mixture_of_softmaxes_has_no_subspace(tiny_model):
+    """Rows can add nothing to one, and say so."""
+    with pytest.raises(ValueError, match="mixture of softmaxes"):
+        SubspaceFastWeights(tiny_model(softmax_components=2), {}, ["embedding.bias"])
 
 
 def test_tied_embeddings_are_one_weight(tiny_model):
@@ -139,15 +126,6 @@ def test_tied_embeddings_are_one_weight(tiny_model):
     for tied in (False, True):
         model = tiny_model(tie_embeddings=tied)
         assert FullFastWeights(model).size == model.config.num_parameters
-
-
-def test_workspaces_end_with_their_fast_weights(tiny_model):
-    """They are a model and a gradient for each thread: nothing keeps them alive, not even a cycle."""
-    fast_weights = FullFastWeights(tiny_model())
-    fast_weights.learning_model(None)
-    gone = weakref.ref(fast_weights)
-    del fast_weights
-    assert gone() is None
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

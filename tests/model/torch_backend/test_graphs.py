@@ -1,90 +1,18 @@
-"""Reading and learning by recordings: what the plain way gives, whatever the buffers held before.
+"""What is recorded and when, and what is left in its buffers; what it computes shows ``tests/gpu``."""
 
-No CPU records a CUDA graph. In its place stands a recording of tensor operations: like a graph it replays
-these and no line of Python, on the memory that they had, and it refuses what cannot be recorded.
-"""
-
-from dataclasses import replace
-
-import numpy as np
 import pytest
 import torch
-from tests.model import drawn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from tests.gpu.recording import record
 
-from rlstm_model.native import Row
 from rlstm_model.network.state import State
-from rlstm_model.torch_backend.backend import TorchBackend
-from rlstm_model.torch_backend.fast_weights import FrozenWeights
-from rlstm_model.torch_backend.full import FullFastWeights
-from rlstm_model.torch_backend.graphs import (
-    GraphedReading,
-    GraphedWeights,
-    Graphs,
-    Recorded,
-    StaticBuffer,
-    graphed,
-)
-from rlstm_model.torch_backend.subspace import SubspaceFastWeights
+from rlstm_model.torch_backend.graphs import GraphedWeights, Graphs, StaticBuffer
 
 VOCAB, SEGMENT = 40, 4
 KINDS = ["subspace", "chosen", "output_bias"]
 
 
-class Recording(TorchDispatchMode):
-    """The operations of a run, to be done again on the same memory."""
-
-    # They ask for a value, make one of Python's numbers, or have a shape that depends on values.
-    refused = frozenset({"_local_scalar_dense", "item", "lift_fresh", "nonzero", "masked_select", "equal"})
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        by_mask = name == "index" and any(part is not None and part.dtype == torch.bool for part in args[1])
-        if name in self.refused or by_mask:
-            raise RuntimeError(f"{name} cannot be recorded")
-        result = func(*args, **(kwargs or {}))
-        self.calls.append((func, args, kwargs or {}, result))
-        return result
-
-    def replay(self):
-        """All of them, in their order; a view is still one."""
-        for func, args, kwargs, result in self.calls:
-            if func.is_view:
-                continue
-            for kept, done in zip(tree_leaves(result), tree_leaves(func(*args, **kwargs)), strict=True):
-                if done.data_ptr() != kept.data_ptr():
-                    kept.copy_(done)
-
-
-def record(run):
-    """See :class:`~rlstm_model.torch_backend.graphs.Capture`; the first run prepares, as on a GPU."""
-    run()
-    with Recording() as recording:
-        results = run()
-    for result in results:
-        result.fill_(float("nan"))
-    return Recorded(recording.replay, results)
-
-
-@pytest.fixture(params=KINDS)
-def plain(request, wide_model, subspace):
-    """Every kind that does all rows at once."""
-    if request.param == "output_bias":
-        return SubspaceFastWeights(wide_model, {}, ["embedding.bias"])
-    whole = subspace(wide_model, 8)
-    places = torch.arange(0, whole.elements, 5)[: whole.elements // 20 * 4]
-    return replace(whole, chosen_P=places, storage=torch.float16) if request.param == "chosen" else whole
-
-
 def by_graphs(weights, capture=record, **changes):
-    kind = GraphedWeights if hasattr(weights, "learn") else GraphedReading
-    least, at_once = changes.pop("least", 1), changes.pop("at_once", 1024)
-    return kind(weights, Graphs(capture, **{"spared": 0, **changes}), least, at_once)
+    return GraphedWeights(weights, Graphs(capture, **{"spared": 0, **changes}))
 
 
 def case(weights, rows, time=SEGMENT, seed=1):
@@ -93,48 +21,12 @@ def case(weights, rows, time=SEGMENT, seed=1):
     config = weights.model.config
     h, c = torch.randn(2, config.num_layers, rows, config.hidden_size, generator=generator).tanh()
     ids, targets = torch.randint(VOCAB, (2, time, rows), generator=generator)
-    delta = 0.1 * torch.randn(rows, getattr(weights, "size", 0), generator=generator)
+    delta = 0.1 * torch.randn(rows, weights.size, generator=generator)
     return delta, ids, targets, torch.rand(time, rows, generator=generator), State(h, c)
 
 
-def assert_equal(found, expected):
-    """To the last bit, in all that they hold."""
-    found, expected = tree_leaves(tuple(found)), tree_leaves(tuple(expected))
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize("own", [True, False], ids=["deltas", "none"])
-def test_recordings_give_what_the_plain_way_gives(plain, own):
-    """Reading, learning and single steps of whole tiles, to the bit: fewer rows after more, and more again.
-
-    Between two acts with the same buffers, others have used them.
-    """
-    weights = by_graphs(plain)
-    for seed, tiles in enumerate((3, 1, 2, 4, 3)):
-        delta, ids, targets, losses, state = case(plain, tiles * plain.tile, seed=seed)
-        delta = delta if own else None
-        assert_equal(weights.read(delta, ids, state), plain.read(delta, ids, state))
-        assert_equal(weights.step(delta, ids[0], state), plain.step(delta, ids[0], state))
-        ways = (way.learn(delta, ids, targets, losses, state, temperature=0.9) for way in (weights, plain))
-        assert_equal(*ways)
-    assert len(weights.graphs) == 3 * 3
-
-
-@pytest.mark.parametrize("shape", [{}, {"softmax_components": 3}, {"tie_embeddings": True}], ids=str)
-def test_static_texts_by_recordings(tiny_model, shape):
-    """The same for weights that only read: of any model."""
-    plain = FrozenWeights(tiny_model(hidden_size=16, vocab_size=VOCAB, **shape))
-    weights = by_graphs(plain)
-    for seed, tiles in enumerate((3, 1, 4)):
-        _, ids, *_, state = case(plain, tiles * plain.tile, seed=seed)
-        assert_equal(weights.read(None, ids, state), plain.read(None, ids, state))
-        assert_equal(weights.step(None, ids[0], state), plain.step(None, ids[0], state))
-
-
 def test_what_asks_for_a_value_is_refused_by_the_recording():
-    """So that the tests above mean something: a branch on a value cannot pass unseen."""
+    """So that tests by recordings mean something: a branch on a value cannot pass unseen."""
     x = torch.ones(3)
     for run in (
         lambda: (x * x.sum().item(),),
@@ -146,21 +38,6 @@ def test_what_asks_for_a_value_is_refused_by_the_recording():
             record(run)
 
 
-def test_the_kind_full_cannot_be_recorded(tiny_model):
-    """Which delta lies over the model is Python's to know: a replay would read with the recorded one."""
-    model = tiny_model()
-    full = FullFastWeights(model)
-    delta, ids, *_, state = case(full, 1)
-    ids %= model.config.vocab_size
-    weights = by_graphs(full)
-    for seed in (1, 2):
-        delta = case(full, 1, seed=seed)[0]
-        expected = FullFastWeights(model).read(delta, ids, state)
-        found = weights.read(delta, ids, state)
-    assert not torch.equal(found[0], expected[0])
-    assert graphed(full) is full
-
-
 def test_nothing_of_earlier_rows_is_left_in_a_buffer():
     """Where fewer rows come than before, the others are zeros again: a NaN among them too."""
     room = StaticBuffer(torch.ones(2, 3), 1, 4)
@@ -168,18 +45,6 @@ def test_nothing_of_earlier_rows_is_left_in_a_buffer():
     assert torch.equal(room.fill(torch.full((2, 3), float("nan"))).isnan().sum(), torch.tensor(6))
     buffer = room.fill(torch.tensor([[5.0], [6.0]]))
     assert torch.equal(buffer, torch.tensor([[5.0, 0, 0, 0], [6.0, 0, 0, 0]]))
-
-
-def test_results_are_kept_but_for_the_gradient(wide_model, subspace):
-    """Logits and states are copies; the gradient is the graph's own, as its contract allows."""
-    plain = subspace(wide_model, 8)
-    weights = by_graphs(plain)
-    first, second = (case(plain, plain.tile, seed=seed) for seed in (1, 2))
-    before = weights.learn(*first)
-    gradient = before.gradient_NP.clone()
-    weights.learn(*second)
-    assert_equal(before[:2], plain.learn(*first)[:2])
-    assert not torch.equal(before.gradient_NP, gradient)
 
 
 class Counted:
@@ -238,28 +103,3 @@ def test_the_one_used_longest_ago_makes_room(wide_model, subspace):
         assert torch.equal(logits, weights.weights.read(None, ids[:length], state)[0])
         assert len(weights.graphs) <= 2
     assert capture.made == 4
-
-
-def test_a_backend_by_recordings_is_the_backend():
-    """Rows of any length, that learn and that do not, in windows of many sizes: the same to the bit."""
-    parameters = drawn.parameters_of(hidden_size=48, vocab_size=VOCAB)
-    calibration = drawn.calibration_of(parameters)
-    one, other = (TorchBackend.of(parameters, calibration, temperature=0.9) for _ in range(2))
-    other._weights = by_graphs(other._weights)
-    generator = np.random.default_rng(3)
-    for count in (9, 1, 20, 2):
-        rows = []
-        for number in range(count):
-            ids = generator.integers(VOCAB, size=1 + (SEGMENT if number % 3 else 1 + number % 2)).tolist()
-            delta = drawn.draw(generator, one.fast_weights, 0.05) if number % 2 else None
-            row = Row(ids[:-1], drawn.draw(generator, (2, one.units), 0.5), delta)
-            rows.append(
-                row._replace(targets=ids[1:], loss_weights=[0.2] * SEGMENT, rate=0.01) if number % 3 else row
-            )
-        for found, expected in zip(other.read(rows), one.read(rows), strict=True):
-            assert found.log_probs_TV.tobytes() == expected.log_probs_TV.tobytes()
-            assert found.states_2U.tobytes() == expected.states_2U.tobytes()
-            if expected.step is not None:
-                assert found.step.delta_P.tobytes() == expected.step.delta_P.tobytes()
-                assert found.step[1:] == expected.step[1:]
-    assert len(other._weights.graphs) == 3

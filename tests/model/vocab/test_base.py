@@ -6,12 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_model.vocab import ByteVocab, CharVocab, InvalidText, InvalidToken, SubwordVocab, WordVocab
+from rlstm_model.vocab.base import space_ids
 
 BYTES = ByteVocab()
 CHARS = CharVocab.build("hello wörld 🙂")
 WORDS = WordVocab.build("the cat sat\non the mat\n <unk> the end")
 SUBWORDS = SubwordVocab(((104, 101), (32, 116), (257, 256)))
 ALL = [BYTES, CHARS, WORDS, SUBWORDS]
+SPACES = b"\t\n\v\f\r\x1c\x1d\x1e\x1f"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
@@ -28,6 +30,12 @@ def test_token_bytes_of_all_tokens(vocab):
     joined = b"".join(map(vocab.token_bytes, ids))
     assert joined.replace(b" ", b"") == vocab.decode(ids).encode().replace(b" ", b"")
     assert all(vocab.token_bytes(token) for token in range(vocab.size))
+
+
+@pytest.mark.parametrize(("vocab", "begin"), [(BYTES, SPACES + b" "), (SUBWORDS, SPACES + b"   ")])
+def test_tokens_that_begin_with_white_space(vocab, begin):
+    """By the first byte, also where more follow."""
+    assert bytes(vocab.token_bytes(token)[0] for token in space_ids(vocab).tolist()) == begin
 
 
 @pytest.mark.parametrize("vocab", ALL, ids=lambda vocab: vocab.kind)

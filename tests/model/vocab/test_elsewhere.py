@@ -82,15 +82,15 @@ def test_special_words_of_another_list():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: WordVocab(("a", "<unk>"), eos=None), "bos must name a word"),
-        (lambda: WordVocab(("a", "<unk>"), eos="</s>"), "words must hold </s>"),
+        (lambda: WordVocab(("a", "<unk>"), eos=None), "bos must be named"),
+        (lambda: WordVocab(("a", "<unk>"), eos="</s>"), "words must hold '</s>'"),
         (lambda: WordVocab(("a", "<unk>"), eos=["a"]), "words must hold"),
         (lambda: replace(LISTS["lower"], lower=1), "lower must be true or false"),
         (lambda: PieceVocab("spacy", ""), "library must be"),
         (lambda: PieceVocab("tokenizers", "{}", eos="a"), "is none that the tokenizers library reads"),
         (lambda: PieceVocab("sentencepiece", "AAAA", eos="a"), "is no sentencepiece model"),
-        (lambda: PieceVocab("tokenizers", tokenizer_of("marks")), "bos must name a piece"),
-        (lambda: PieceVocab("tokenizers", tokenizer_of("marks"), eos="<eos>"), "has no piece '<eos>'"),
+        (lambda: PieceVocab("tokenizers", tokenizer_of("marks")), "bos must be named"),
+        (lambda: PieceVocab("tokenizers", tokenizer_of("marks"), eos="<eos>"), "pieces must hold '<eos>'"),
     ],
 )
 def test_what_is_no_vocabulary_is_named(wrong, message):

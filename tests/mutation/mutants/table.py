@@ -11,9 +11,11 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from simulated import mutations as simulated
 
-from rlstm_server.api import auth, document, limits
+from rlstm_server import app
+from rlstm_server.api import auth, limits
 from rlstm_server.caller import TokenBucket
 from rlstm_server.engine import copies, quotas, session, state
 from rlstm_server.store import redis_address, redis_check
@@ -144,7 +146,8 @@ def resent_under_a_fresh_id() -> AbstractContextManager[Any]:
 @noticed_by("server/store/test_redis_link.py::test_the_library_below_never_sends_again")
 def client_retries() -> AbstractContextManager[Any]:
     """The client library sends again by itself."""
-    return mock.patch.object(redis_address, "Retry", lambda backoff, _: Retry(backoff, 3))
+    ours = {**redis_address._OURS, "retry": Retry(NoBackoff(), 3)}
+    return mock.patch.object(redis_address, "_OURS", ours)
 
 
 @noticed_by("server/store/test_embedded.py::test_it_is_set_up_to_lose_nothing")
@@ -242,7 +245,7 @@ def anothers_state_committed() -> AbstractContextManager[Any]:
 def one_route_open() -> Iterator[None]:
     """A route more than the two of health answers everybody."""
     with ExitStack() as stack:
-        for module in (limits, auth, document):
+        for module in (limits, auth, app):
             stack.enter_context(mock.patch.object(module, "OPEN_PATHS", limits.OPEN_PATHS | {"/metrics"}))
         yield
 

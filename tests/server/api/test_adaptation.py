@@ -109,7 +109,7 @@ async def test_info_lists_all_rules_with_their_bytes(client):
 async def test_answers_tell_what_each_part_makes_of_a_token(client):
     """Weights and memory, on request; a repeat and `/score` tell the same, totals the sums."""
     made = (await client.post("/sessions", json={})).json()
-    path, body = f"/sessions/{made['id']}/append", {"text": TEXT * 2, "scores": "parts"}
+    path, body = f"/sessions/{made['id']}/append", {"text": TEXT * 2, "scores": "parts", "spaces": True}
     answer = (await client.post(path, json=body, headers={"Idempotency-Key": "once"})).json()
     repeat = (await client.post(path, json=body, headers={"Idempotency-Key": "once"})).json()
     (item,) = (await client.post("/score", json={**body, "adapt": True})).json()["items"]
@@ -122,6 +122,9 @@ async def test_answers_tell_what_each_part_makes_of_a_token(client):
         assert column == repeat[f"{part}_logprobs"]
         assert answer["totals"][f"{part}_logprob"] == pytest.approx(sum(column))
         assert sums[f"{part}_bits"] == pytest.approx(-sum(column) / math.log(2))
+    for column in ("space_logprobs", "static_space_logprobs"):
+        assert answer[column] == pytest.approx(item[column])
+        assert answer[column] == repeat[column]
     bound = math.log(len(answer["weights"])) + math.log(2 * len(TEXT) + 1)
     assert answer["totals"]["logprob"] > answer["totals"]["memory_logprob"] - bound
     assert answer["weights_logprobs"] != answer["memory_logprobs"]

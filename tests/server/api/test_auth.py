@@ -1,5 +1,4 @@
 import hashlib
-import hmac
 import json
 
 import httpx
@@ -273,28 +272,9 @@ def test_quotas_become_what_the_engine_charges(one_key):
         "sessions": 5,
         "stored_bytes": 6,
     }
-    limited = load_keys(one_key(quotas=quotas)).find(SECRET.encode())
+    (limited,) = load_keys(one_key(quotas=quotas)).values()
     quota = limited.quota
-    assert None not in (limited.requests, quota.tokens, quota.learned, quota.generated)
+    assert None not in (quota.requests, quota.tokens, quota.learned, quota.generated)
     assert (quota.sessions, quota.stored_bytes) == (5, 6)
-    free = load_keys(one_key()).find(SECRET.encode())
-    assert (free.requests, free.quota.tokens, free.quota.sessions) == (None, None, None)
-
-
-def test_every_key_is_compared_in_constant_time(monkeypatch, tmp_path):
-    """All of them, whichever fits, and by what takes as long wherever they differ."""
-    digests = [hashlib.sha256(b"%d" % number).digest() for number in range(5)]
-    path = tmp_path / "keys.json"
-    path.write_text(json.dumps([{"sha256": digest.hex(), "tenant": "a"} for digest in digests]))
-    ring = load_keys(Settings(api_keys_file=path))
-    compared, real = [], hmac.compare_digest
-
-    def compare(known, given):
-        compared.append((known, given))
-        return real(known, given)
-
-    monkeypatch.setattr(hmac, "compare_digest", compare)
-    for key, found in ((b"0", True), (b"4", True), (b"5", False)):
-        compared.clear()
-        assert (ring.find(key) is not None) == found
-        assert compared == [(digest, hashlib.sha256(key).digest()) for digest in digests]
+    (free,) = load_keys(one_key()).values()
+    assert set(vars(free.quota).values()) == {None}

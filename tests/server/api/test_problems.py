@@ -75,8 +75,9 @@ def test_a_fault_of_ours_tells_nothing_but_its_request(kind):
 def test_a_fault_is_kept_for_the_log_and_an_error_is_not():
     """Only our own faults are worth a trace."""
     trace = Trace(request_id="r")
-    note(errors.NotFound(), trace)
-    assert (trace.problem, trace.fault) == ("not_found", None)
+    missing = errors.NotFound()
+    note(missing, trace)
+    assert (trace.error, trace.fault) == (missing, None)
     fault = errors.StateCorrupt("x")
     note(fault, trace)
     assert trace.fault is fault

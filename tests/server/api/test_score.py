@@ -36,6 +36,17 @@ async def test_columns_are_equally_long_and_sum_to_the_totals(client):
     assert max(item["logprobs"]) <= 0
 
 
+@pytest.mark.parametrize("adapt", [False, True])
+async def test_white_space_in_each_place(client, adapt):
+    """At least as probable as the token of it that came; of the model as loaded where it learns as well."""
+    item = await one(client, text=TEXT, adapt=adapt, spaces=True)
+    columns = [("logprobs", "space_logprobs"), ("static_logprobs", "static_space_logprobs")][: 1 + adapt]
+    for own, space in columns:
+        assert all(item[space][at] > item[own][at] for at, letter in enumerate(TEXT[:22]) if letter == " ")
+    assert ("static_space_logprobs" in item) is adapt
+    assert "space_logprobs" not in await one(client, text=TEXT, adapt=adapt)
+
+
 async def test_spans_and_bytes_give_the_text_back(client):
     """Spans are in code points; the bytes of one character share its span and are told."""
     item = await one(client, text="aé")

@@ -15,7 +15,7 @@ from rlstm_model.config import ModelConfig
 from rlstm_model.native.packed import Axes
 from rlstm_model.parameters import Parameters, shapes
 from rlstm_model.vocab import ByteVocab, WordVocab
-from rlstm_server.caller import Caller
+from rlstm_server.caller import Call
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.state import SessionState
@@ -23,19 +23,18 @@ from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.generation import EndEvent, GenerateRequest
 from rlstm_server.schemas.sessions import AppendRequest, Candidate, CandidatesRequest, CreateSession
 from rlstm_server.schemas.text import AdaptationRequest, ScoreItem
-from rlstm_server.schemas.wire import Call
 from rlstm_server.store.memory_store import MemoryStore
 
 SEGMENT = 5
 
 
 def caller(tenant="acme"):
-    return Caller(tenant=tenant, request_id="r1", endpoint="test")
+    return Call(tenant=tenant, request_id="r1", endpoint="test")
 
 
 def call(by=None, **fields):
     """Who asks, for what."""
-    return Call(**vars(by or caller()), **fields)
+    return replace(by or caller(), **fields)
 
 
 def tiny_parameters(vocab, *, seed=0, hidden=6):
@@ -140,18 +139,13 @@ class Talk:
     @classmethod
     async def begin(cls, engine, tenant="acme", **fields):
         """A new session."""
-        call = Call(**vars(caller(tenant)), key=fields.pop("key", None))
+        call = replace(caller(tenant), key=fields.pop("key", None))
         made = await engine.create_session(CreateSession(**fields).by(call))
         return cls(engine, made.info.id, tenant)
 
     async def append(self, text=None, *, tokens=None, **fields):
         """One append."""
-        call = Call(
-            **vars(self.caller),
-            session=self.session,
-            key=fields.pop("key", None),
-            if_match=fields.pop("if_match", None),
-        )
+        call = self.call(key=fields.pop("key", None), if_match=fields.pop("if_match", None))
         tokens = None if tokens is None else list(tokens)
         return await self.engine.append(AppendRequest(text=text, tokens=tokens, **fields).by(call))
 
@@ -204,9 +198,7 @@ def ask(prompt="the ", **settings):
     """A request to continue a prompt."""
     if "stop" in settings:
         settings["stop"] = list(settings["stop"])
-    return GenerateRequest(prompt=prompt, **{"max_tokens": 12, "seed": 1, **settings}).by(
-        Call(**vars(caller()))
-    )
+    return GenerateRequest(prompt=prompt, **{"max_tokens": 12, "seed": 1, **settings}).by(caller())
 
 
 async def collect(events):

@@ -4,7 +4,10 @@ import pytest
 
 from rlstm_server.errors import TooLarge
 from rlstm_server.schemas.sessions import ResetRequest
-from rlstm_server.schemas.text import AdaptationRequest, EngineLimits
+from rlstm_server.schemas.text import (
+    AdaptationRequest,
+)
+from rlstm_server.settings import Limits
 
 # ---- sessions ---------------------------------------------------------------------------------------------
 
@@ -27,7 +30,7 @@ async def test_what_a_session_is_does_not_change_with_its_text(store, tools):
 
 async def test_a_session_too_large_for_a_commit_is_not_made(store, tools):
     """Its state is written whole each time; the error names the kind, and both numbers."""
-    async with tools.engine_on(store, limits=EngineLimits(state_bytes=4_000)) as engine:
+    async with tools.engine_on(store, limits=Limits.model_construct(state_bytes=4_000)) as engine:
         with pytest.raises(
             TooLarge,
             match=r"full of [\d,]+ with 4 experts.*RLSTM_LIMITS__STATE_BYTES.*: [\d,]+ given, at most 4,000",
@@ -73,7 +76,7 @@ async def test_a_word_that_does_not_end_is_held_back_so_far(store, tools, words,
         before = await talk.info()
         with pytest.raises(TooLarge, match=r"unfinished word: [\d,]+ given, at most 4,096") as caught:
             await talk.append(texts[-1])
-        assert caught.value.given == sum(len(text.removeprefix("the ")) for text in texts)
+        assert caught.value.facts["given"] == sum(len(text.removeprefix("the ")) for text in texts)
         assert await talk.info() == before
         ended = await talk.append(texts[-1], final=True)
     assert (ended.pending, ended.totals.tokens) == (0, len("".join(texts).split()))

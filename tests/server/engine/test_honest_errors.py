@@ -2,10 +2,11 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
-from rlstm_server.caller import Caller, Quota, TokenBucket
+from rlstm_server.caller import Call, Quota, TokenBucket
 from rlstm_server.errors import (
     Draining,
     Gone,
@@ -18,7 +19,6 @@ from rlstm_server.errors import (
     StoreUnavailable,
 )
 from rlstm_server.schemas.sessions import CreateSession
-from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import Replayed, SessionKey
 from rlstm_server.store.memory_store import MemoryStore
 
@@ -94,11 +94,11 @@ def over_quota(talk):
     """Let nothing be left of what the key may use up."""
     tokens = TokenBucket("tokens", 1.0)
     tokens.use(1_000)
-    talk.caller = Caller(tenant="acme", request_id="r", quota=Quota(tokens=tokens))
+    talk.caller = Call(tenant="acme", request_id="r", quota=Quota(tokens=tokens))
 
 
 REFUSALS = {
-    "draining": (Draining, False, lambda talk: setattr(talk.engine, "_draining", True)),
+    "draining": (Draining, False, lambda talk: setattr(talk.engine.sessions, "draining", True)),
     "a full queue": (Overloaded, False, lambda talk: setattr(talk.engine.sessions, "queued_operations", 0)),
     "a device that is busy": (
         Overloaded,
@@ -199,7 +199,7 @@ async def test_what_is_known_to_be_applied_stays_so_in_a_drain(tools, made):
         await talk.append("x", key="k")
         store.scripts = {"load_head": [forever]}
         again = (
-            engine.create_session(CreateSession().by(Call(**vars(talk.caller), key="s")))
+            engine.create_session(CreateSession().by(replace(talk.caller, key="s")))
             if made == "a session"
             else talk.append("x", key="k")
         )

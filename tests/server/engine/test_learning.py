@@ -9,7 +9,7 @@ from rlstm_model.adaptation.state import ExpertConfig
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel
-from rlstm_server.engine.reading import TokenUsage, read_passage, read_piece
+from rlstm_server.engine.reading import Reading, read_passage, read_piece
 from rlstm_server.engine.state import SessionState
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.text import AdaptationChoice, Columns, Passage, Totals
@@ -33,7 +33,10 @@ def test_every_guard_is_counted_under_its_outcome(tools):
     """A projected step is a step that was clipped; skipped and rolled-back ones are none."""
     metrics = Metrics()
     guards = Counter(["projected", "step_skipped", "step_skipped", "restarted", "reset", "frozen"])
-    TokenUsage(row_steps=3, guards=guards, gradient_norms=[1.0, 2.0]).count(metrics)
+    reading = Reading(
+        state=None, columns=None, totals=None, row_steps=3, guards=guards, gradient_norms=[1.0, 2.0]
+    )
+    reading.count(metrics)
     outcomes = ("applied", "clipped", "skipped_nonfinite", "rolled_back", "skipped_frozen")
     counted = [tools.value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
 
@@ -48,9 +51,7 @@ def test_whatever_becomes_of_steps_each_is_counted_once(tools, rate, experts):
     served, metrics = tools.serve(ByteVocab(), rate=rate), Metrics()
     state = tools.before_text(served, experts=experts)
     piece = read_passage(ByteVocab(), Passage(text="abcdefgh" * 10), "")
-    usage = TokenUsage()
-    tools.finish(read_piece(state, piece, usage, learn=True))
-    usage.count(metrics)
+    tools.finish(read_piece(state, piece, learn=True)).count(metrics)
     outcomes = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen")
     counted = [tools.value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
 
@@ -62,7 +63,7 @@ def test_whatever_becomes_of_steps_each_is_counted_once(tools, rate, experts):
 def test_the_static_loss_is_counted_where_there_is_one(tools, static, nats, tokens):
     """Without a static reference only the adapted loss grows."""
     metrics = Metrics()
-    TokenUsage(session=totals(-6.0, static)).count(metrics)
+    Reading(state=None, columns=None, totals=totals(-6.0, static)).count(metrics, in_session=True)
 
     assert tools.value(metrics, "loss_nats_total", part="adapted") == 6.0
     assert tools.value(metrics, "loss_tokens_total", part="adapted") == 3
@@ -70,14 +71,18 @@ def test_the_static_loss_is_counted_where_there_is_one(tools, static, nats, toke
     assert tools.value(metrics, "loss_tokens_total", part="static") == tokens
 
 
-def test_two_readings_of_one_operation_are_one_usage(tools):
+def test_what_was_generated_is_learned_from_and_not_summed(tools):
     """Text that is read before a generated chunk keeps its loss; the chunk adds only what it learned."""
-    served, usage = tools.serve(ByteVocab()), TokenUsage()
+    served, metrics = tools.serve(ByteVocab()), Metrics()
     pieces = [read_passage(served.vocab, Passage(text=text), "") for text in ("abcde", "fghij")]
-    first = tools.finish(read_piece(tools.before_text(served), pieces[0], usage, learn=True))
-    own = tools.finish(read_piece(first.state, pieces[1], usage, learn=True, own=True))
+    first = tools.finish(read_piece(tools.before_text(served), pieces[0], learn=True))
+    own = tools.finish(read_piece(first.state, pieces[1], learn=True, own=True))
+    for reading in (first, own):
+        reading.count(metrics, in_session=True)
 
-    assert (usage.adapted, usage.row_steps) == (10, 2)
+    counted = [tools.value(metrics, "tokens_total", kind=kind) for kind in ("scored", "generated", "adapted")]
+    assert counted == [5, 5, 10]
+    assert tools.value(metrics, "loss_tokens_total", part="adapted") == 5
     assert (first.totals.tokens, own.state.totals.tokens, own.state.totals.updates) == (5, 5, 2)
 
 
@@ -87,10 +92,10 @@ def test_a_long_append_holds_few_fast_weights_at_a_time(tools, tiny_checkpoint):
     choice = AdaptationChoice.of(served.rules[0], ExpertConfig(), 1.0)
     state = SessionState.before_text(served, choice)
     piece = read_passage(ByteVocab(), Passage(text="the quick brown fox " * 20), "")
-    tools.finish(read_piece(state, piece, TokenUsage(), learn=True))  # the model is packed
+    tools.finish(read_piece(state, piece, learn=True))  # the model is packed
     tracemalloc.start()
     try:
-        tools.finish(read_piece(state, piece, TokenUsage(), learn=True))
+        tools.finish(read_piece(state, piece, learn=True))
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -4,22 +4,15 @@ import asyncio
 
 import pytest
 
+from rlstm_server.caller import Call
 from rlstm_server.engine.queue import Task
-from rlstm_server.errors import Draining, NotFound
+from rlstm_server.errors import Draining
+from rlstm_server.store.base import SessionKey
 
 
-async def test_the_waiter_gets_the_result_or_the_error():
-    """Result and error arrive as they are."""
-
-    async def good(task):
-        return 7
-
-    async def bad(task):
-        raise NotFound
-
-    assert await Task(good).wait() == 7
-    with pytest.raises(NotFound):
-        await Task(bad).wait()
+def started(work):
+    call = Call(tenant="a", request_id="r", session="s")
+    return Task(work, call, SessionKey("a", "s"), "k")
 
 
 async def test_work_outside_a_commit_stops_with_its_waiter():
@@ -32,7 +25,7 @@ async def test_work_outside_a_commit_stops_with_its_waiter():
         finally:
             stopped.set()
 
-    waiter = asyncio.ensure_future(Task(work).wait())
+    waiter = asyncio.ensure_future(started(work).wait())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     waiter.cancel()
@@ -53,7 +46,7 @@ async def test_a_commit_is_not_interrupted_and_nothing_follows_it():
         task.check()
         log.append("went on")
 
-    task = Task(work)
+    task = started(work)
     waiter = asyncio.ensure_future(task.wait())
     await entered.wait()
     waiter.cancel()
@@ -71,7 +64,7 @@ async def test_a_refused_task_tells_its_waiter_why():
     async def work(task):
         await asyncio.sleep(60)
 
-    task = Task(work)
+    task = started(work)
     waiter = asyncio.ensure_future(task.wait())
     await asyncio.sleep(0)
     task.abandon(lambda: Draining("going down"))

@@ -14,7 +14,6 @@ from rlstm_server.engine.quotas import Charge, charging
 from rlstm_server.errors import Conflict, OutcomeUnknown, RateLimited, SlowConsumer, StoreUnavailable
 from rlstm_server.schemas.generation import EndEvent, TokenEvent
 from rlstm_server.schemas.sessions import CreateSession, SnapshotRequest
-from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.memory_store import MemoryStore
 
@@ -212,11 +211,11 @@ async def turns():
 
 
 def create(engine, caller, **fields):
-    return asyncio.ensure_future(engine.create_session(CreateSession(**fields).by(Call(**vars(caller)))))
+    return asyncio.ensure_future(engine.create_session(CreateSession(**fields).by(caller)))
 
 
 async def name(engine, caller, session, called):
-    request = SnapshotRequest(name=called).by(Call(**vars(caller), session=session, key=None, if_match=None))
+    request = SnapshotRequest(name=called).by(replace(caller, session=session, key=None, if_match=None))
     await engine.take_snapshot(request)
 
 
@@ -254,26 +253,6 @@ async def test_what_fails_on_its_way_leaves_its_room(engine, store, tools, size,
     with pytest.raises(StoreUnavailable):
         await first
     assert (await second).info.version == 0
-
-
-async def test_what_comes_while_it_is_counted_is_not_forgotten(engine, store, tools, size, monkeypatch):
-    """A session that is made behind the listing's back, by one who was let in before."""
-    monkeypatch.setattr(quotas, "COUNT_SECONDS", 0.0)
-    monkeypatch.setattr(quotas, "COUNT_SHARE", 1e9)  # the first count is not good for the second request
-    caller = asking(tools, stored_bytes=size * 3 // 2)
-    store.held = {"before create"}
-    first = create(engine, caller)
-    await store.arrived.wait()
-    store.held, store.arrived = {"list"}, asyncio.Event()
-    first_goes_on, store.go_on = store.go_on, asyncio.Event()
-    second = create(engine, caller)
-    await store.arrived.wait()
-    monkeypatch.setattr(quotas, "COUNT_SECONDS", 60.0)
-    first_goes_on.set()
-    await first
-    store.go_on.set()
-    with pytest.raises(RateLimited, match="stored bytes"):
-        await second
 
 
 async def test_what_is_known_is_not_counted_again(engine, store, tools, size, monkeypatch):

@@ -2,43 +2,28 @@
 
 import threading
 
-import pytest
-
+from rlstm_server.caller import Call
 from rlstm_server.engine import requests
-from rlstm_server.errors import InvalidText
-from rlstm_server.schemas.sessions import AppendRequest
-from rlstm_server.schemas.text import Passage
-from rlstm_server.schemas.wire import Call
+from rlstm_server.schemas.sessions import AppendRequest, CreateSession
+
+PAIRS = (("a", 1), ("b", None))
 
 
 def test_equal_requests_have_equal_digests_and_others_do_not():
-    """Every field counts, text and the same text as tokens differ, the order of fields does not matter."""
-    one = requests.request_digest("create", passage=Passage(text="a"), learn=True)
+    """Kind, session and every field count but how to answer; a text that looks like ids is none."""
 
-    assert one == requests.request_digest("create", learn=True, passage=Passage(text="a"))
-    others = [
-        requests.request_digest("create", passage=Passage(text="b"), learn=True),
-        requests.request_digest("create", passage=Passage(tokens=(97,)), learn=True),
-        requests.request_digest("fork", passage=Passage(text="a"), learn=True),
-    ]
-    assert len({one, *others}) == 4
-
-
-def test_equal_appends_have_equal_digests_and_others_do_not():
-    """Session, text and every field count; a text that looks like ids is none."""
-
-    def digest(session="s", **fields):
-        return requests.append_digest(
-            AppendRequest(**fields).by(Call(tenant="a", request_id="r", session=session))
-        )
+    def digest(kind=AppendRequest, session="s", part=0, **fields):
+        call = Call(tenant="a", request_id="r", session=session)
+        return requests.digest(kind(**fields).by(call), part=part)
 
     asked = [{"text": "a"}, {"text": "b"}, {"tokens": [97]}, {"text": "[97]"}, {"text": "a", "learn": False}]
     asked += [{"text": "a", "final": True}, {"text": "a", "scores": "none"}, {"text": "a", "session": "t"}]
+    asked += [{"text": "a", "kind": CreateSession}, {"text": "a", "part": 1}]
     found = [digest(**fields) for fields in asked]
-    assert found == [digest(**fields) for fields in asked]
+    assert found == [digest(unit="bits", **fields) for fields in asked]
     assert len({*found}) == len(asked)
-    with pytest.raises(InvalidText):
-        digest(text="\ud800")
+    one, other = (digest(CreateSession, metadata=dict(pairs)) for pairs in (PAIRS, reversed(PAIRS)))
+    assert one == other
 
 
 async def test_large_work_leaves_the_event_loop():

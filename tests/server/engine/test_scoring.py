@@ -21,7 +21,7 @@ async def test_scores_are_the_models(engine, tools):
     assert scored.columns.logprobs == tuple(expected.logprobs.tolist())
     assert scored.columns.ranks == tuple(expected.ranks.tolist())
     assert scored.totals.logprob == sum(scored.columns.logprobs)
-    assert scored.columns.top.ids == expected.top_ids.tolist()
+    assert [*scored.columns.top.ids] == expected.top_ids.tolist()
 
 
 async def test_a_context_is_read_and_not_reported(engine, tools):

@@ -12,7 +12,7 @@ from safetensors.numpy import load, save
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine import copies
 from rlstm_server.engine.models import Models
-from rlstm_server.engine.reading import Place, TokenUsage, read_passage, read_piece
+from rlstm_server.engine.reading import Place, read_passage, read_piece
 from rlstm_server.engine.requests import MAX_METADATA_BYTES, MAX_PENDING, check_metadata
 from rlstm_server.engine.state import OVERHEAD_BYTES, SessionCopy, SessionFacts, States
 from rlstm_server.errors import ImportRejected, ModelMismatch, StateCorrupt, TooLarge
@@ -25,7 +25,7 @@ LIMIT = 1 << 21
 
 def read(tools, served, state, text):
     piece = read_passage(served.vocab, Passage(text=text), "", place=state.place)
-    return tools.finish(read_piece(state, piece, TokenUsage(), learn=True))
+    return tools.finish(read_piece(state, piece, learn=True))
 
 
 @pytest.fixture(scope="module")

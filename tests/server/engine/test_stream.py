@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
+from rlstm_server import settings
 from rlstm_server.engine.stream import CHUNK, COMMITTED_TOKENS
 from rlstm_server.errors import (
     Conflict,
@@ -17,7 +18,6 @@ from rlstm_server.errors import (
     TooLarge,
 )
 from rlstm_server.schemas.generation import EndEvent, SessionGenerate
-from rlstm_server.schemas.text import EngineLimits
 from rlstm_server.store.base import Limits
 from rlstm_server.store.memory_store import MemoryStore
 
@@ -43,8 +43,8 @@ class Counting(MemoryStore):
         return outcome
 
 
-def kept(talk, *, max_tokens=70, seed=3, key="g", penalty=1.0, **fields):
-    call = talk.call(key=key, after=fields.pop("after", None))
+def kept(talk, *, max_tokens=70, seed=3, key="g", after=None, penalty=1.0, **fields):
+    call = talk.call(key=key, after=after)
     return SessionGenerate(
         max_tokens=max_tokens, seed=seed, repetition_penalty=penalty, **({"commit": True} | fields)
     ).by(call)
@@ -108,7 +108,7 @@ async def test_a_mark_belongs_to_one_text(engine, tools):
     for each in refused:
         with pytest.raises(InvalidField) as caught:
             await read(engine.generate_in_session(each))
-        assert caught.value.field == "last-event-id"
+        assert caught.value.facts["field"] == "last-event-id"
     assert (await talk.info()).version == version
 
 
@@ -152,7 +152,7 @@ async def test_a_text_that_is_forgotten_is_not_written_again(tools):
 
 async def test_a_reader_whose_connection_is_lost_unnoticed_goes_on_at_once(tools):
     """The old stream, which nobody reads any more, ends; the new one has the text."""
-    async with tools.engine_on(MemoryStore(), limits=EngineLimits(reader_events=32)) as engine:
+    async with tools.engine_on(MemoryStore(), limits=settings.Limits(reader_events=32)) as engine:
         talk, twin = await tools.Talk.begin(engine), await tools.Talk.begin(engine)
         whole, _ = await read(engine.generate_in_session(kept(twin, max_tokens=160)))
         old = engine.generate_in_session(kept(talk, max_tokens=160))
@@ -169,7 +169,7 @@ async def test_a_reader_whose_connection_is_lost_unnoticed_goes_on_at_once(tools
 async def test_a_drain_ends_a_kept_text_at_the_next_chunk(tools):
     """Not when its time is up: it goes on elsewhere, from an exact version."""
     store = MemoryStore()
-    limits = EngineLimits(reader_events=64)
+    limits = settings.Limits(reader_events=64)
     async with tools.engine_on(store, limits=limits) as engine, tools.engine_on(store) as other:
         talk, twin = await tools.Talk.begin(engine), await tools.Talk.begin(other)
         whole, _ = await read(other.generate_in_session(kept(twin, max_tokens=320)))
@@ -190,7 +190,7 @@ async def test_a_drain_ends_a_kept_text_at_the_next_chunk(tools):
 async def test_a_deleted_session_ends_its_streams_within_a_chunk(tools, commit):
     """Kept or not, whichever replica deleted it, however much was made ahead for the reader."""
     store = MemoryStore()
-    limits = EngineLimits(reader_events=64)
+    limits = settings.Limits(reader_events=64)
     async with tools.engine_on(store, limits=limits) as engine, tools.engine_on(store) as other:
         for replica in (engine, other):
             talk = await tools.Talk.begin(engine)
@@ -208,7 +208,7 @@ async def test_a_deleted_session_ends_its_streams_within_a_chunk(tools, commit):
 async def test_a_reader_who_takes_nothing_ends_a_kept_text_at_a_chunk(tools):
     """Nothing is made ahead of him beyond a bound; then his text ends, and the session is free again."""
     store = MemoryStore()
-    async with tools.engine_on(store, limits=EngineLimits(reader_events=40, reader_seconds=0.2)) as engine:
+    async with tools.engine_on(store, limits=settings.Limits(reader_events=40, send_seconds=0.2)) as engine:
         talk, twin = await tools.Talk.begin(engine), await tools.Talk.begin(engine)
         whole, _ = await read(engine.generate_in_session(kept(twin, max_tokens=120)))
         stream = engine.generate_in_session(kept(talk, max_tokens=120))
@@ -234,12 +234,8 @@ async def test_a_kept_text_takes_half_of_the_remembered_operations_at_most(engin
 # ---- what is kept -----------------------------------------------------------------------------------------
 
 
-def request(talk, *, max_tokens=40, seed=3, stop=(), **fields):
-    call = talk.call(
-        key=fields.pop("key", None),
-        if_match=fields.pop("if_match", None),
-    )
-    return SessionGenerate(max_tokens=max_tokens, seed=seed, stop=list(stop), **fields).by(call)
+def request(talk, *, max_tokens=40, stop=(), **fields):
+    return kept(talk, **{"max_tokens": max_tokens, "stop": list(stop), "key": None, "commit": False} | fields)
 
 
 async def read_text(events, tokens=None):
@@ -288,7 +284,7 @@ async def test_a_reader_who_leaves_during_a_commit_keeps_nobody_waiting(tools):
         reached.set()
         await opened.wait()
 
-    limits = EngineLimits(reader_events=CHUNK, reader_seconds=60.0)
+    limits = settings.Limits(reader_events=CHUNK, send_seconds=60.0)
     async with tools.engine_on(store, limits=limits) as engine:
         talk = await tools.Talk.begin(engine)
         store.fail_at, store.before = 2, wait

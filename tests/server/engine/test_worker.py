@@ -17,7 +17,7 @@ from rlstm_server.engine.worker import SHORT, Worker, compute, gather, size_of
 from rlstm_server.errors import Draining, InternalError, NotFound, SlowConsumer
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.generation import TokenEvent
-from rlstm_server.schemas.text import EngineLimits
+from rlstm_server.settings import Limits
 
 
 @asynccontextmanager
@@ -153,7 +153,7 @@ async def test_steps_are_measured(tools, reader):
         ("batch_size_sum", {"phase": "score"}, 9),
         ("batch_tokens_sum", {"phase": "score"}, 9),
         ("batch_size_sum", {"phase": "update"}, 0),
-        ("request_queue_seconds_count", {"endpoint": "unknown"}, 8),
+        ("request_queue_seconds_count", {"endpoint": "test"}, 8),
     ]:
         assert tools.value(worker.metrics, name, **phase) == count
 
@@ -402,7 +402,7 @@ async def test_a_stream_that_is_under_way_ends_with_draining(tools, reader):
 
 async def test_a_parked_job_is_not_refused_when_it_goes_on(tools, reader):
     """It stopped at the bound; admitted when it came, it is complete although the queue is full by now."""
-    async with running(limits=EngineLimits(reader_events=8), capacity=4) as worker:
+    async with running(limits=Limits(reader_events=8), capacity=4) as worker:
         work = Showing(reader)
         stream = worker.stream(work.job, tools.caller())
         seen = [await anext(stream)]
@@ -422,7 +422,7 @@ async def test_a_parked_job_is_not_refused_when_it_goes_on(tools, reader):
 
 async def test_a_reader_that_comes_back_too_late_is_told(tools, reader):
     """After what was made for it; the rest is not made."""
-    async with running(limits=EngineLimits(reader_events=8, reader_seconds=0.1)) as worker:
+    async with running(limits=Limits(reader_events=8, send_seconds=0.1)) as worker:
         work, seen = Showing(reader), []
         stream = worker.stream(work.job, tools.caller())
         seen.append(await anext(stream))
@@ -438,7 +438,7 @@ async def test_a_reader_that_comes_back_too_late_is_told(tools, reader):
 
 async def test_a_parked_job_that_is_left_is_closed(tools, reader):
     """Although it is in no queue."""
-    async with running(limits=EngineLimits(reader_events=8)) as worker:
+    async with running(limits=Limits(reader_events=8)) as worker:
         work = Showing(reader)
         stream = worker.stream(work.job, tools.caller())
         await anext(stream)
@@ -449,7 +449,7 @@ async def test_a_parked_job_that_is_left_is_closed(tools, reader):
 
 async def test_bytes_are_bounded_too():
     """A few events of long text fill a buffer as many short ones do; their maker waits until it is empty."""
-    limits = EngineLimits(reader_events=100, reader_bytes=4 * EVENT_BYTES, reader_seconds=0.01)
+    limits = Limits(reader_events=100, reader_bytes=4 * EVENT_BYTES, send_seconds=0.01)
     event = TokenEvent(choice=0, index=0, id=1, text="x" * 3 * EVENT_BYTES, logprob=0.0)
     buffer = Buffer(limits)
     await buffer.wait_until_empty()

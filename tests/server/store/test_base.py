@@ -1,10 +1,10 @@
-"""Requests check themselves, and the chain tells histories apart."""
+"""Keys and positions check themselves, and the chain tells histories apart."""
 
 import hashlib
 
 import pytest
 
-from rlstm_server.store.base import MAX_STATE_BYTES, Position, SessionKey, new_session_id
+from rlstm_server.store.base import Position, SessionKey, new_session_id
 
 KEY = SessionKey("default", "abc")
 
@@ -36,34 +36,6 @@ def test_the_chain_is_a_running_hash():
     assert len({position.chain for position in (start, after, *others)}) == 5
     keys = [SessionKey(t, i) for t, i in [("a", "b"), ("ab", "c"), ("a", "bc")]]
     assert len({Position.first(key).chain for key in keys}) == 3
-
-
-CREATION, COMMIT = ("creation",), ("commit",)
-REFUSED = [
-    (CREATION + COMMIT, "operation_id", ""),
-    (CREATION + COMMIT, "operation_id", "é" * 128),
-    (CREATION + COMMIT, "body_hash", b"short"),
-    (CREATION + COMMIT, "info", b"x" * (1 << 20 | 1)),
-    (CREATION + COMMIT, "state", b""),
-    (CREATION + COMMIT, "state", b"x" * (MAX_STATE_BYTES + 1)),
-    (CREATION + COMMIT, "ttl_ms", 0),
-    (CREATION + COMMIT, "ttl_ms", 10**15),
-    (COMMIT, "if_match", -1),
-    (COMMIT, "summary", b"x" * 4097),
-    (CREATION, "name", ""),
-    (CREATION, "name", "x" * 256),
-    (CREATION, "answer", b"x" * 65_537),
-]
-
-
-@pytest.mark.parametrize(("kinds", "field", "value"), REFUSED)
-def test_requests_refuse_what_cannot_be_stored(build, kinds, field, value):
-    """A creation or commit with a field out of bounds is never made; the error names the field."""
-    for kind in kinds:
-        position = () if kind == "creation" else (KEY, Position.first(KEY))
-        with pytest.raises(ValueError, match=field):
-            getattr(build, kind)(*position, **{field: value})
-    assert build.creation(state=b"x" * MAX_STATE_BYTES)
 
 
 def test_positions_refuse_what_is_none():

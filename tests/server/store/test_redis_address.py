@@ -32,16 +32,16 @@ def test_every_kind_of_address(url, kind, endpoints):
 
     assert (address.kind, list(address.endpoints)) == (kind, endpoints)
     assert (address.tls is not None) == url.startswith(("rediss", "sentinels", "clusters"))
-    assert (address.username, address.password) == (("u", "p") if "u:p@" in url else (None, None))
+    assert [*address.user.values()] == (["u", "p"] if "u:p@" in url else [None, None])
 
 
 def test_the_parts_beside_the_place():
     """Database, name and passwords come from where they stand, unquoted once."""
     assert read_address("redis://h/3").database == read_address("unix:///s?db=3").database == 3
-    assert read_address("redis://:p%40s%2Fs%2525@h").password == "p@s/s%25"
+    assert read_address("redis://:p%40s%2Fs%2525@h").user["password"] == "p@s/s%25"
     address = read_address("sentinel://u:p@a/main?db=1&sentinel_username=su&sentinel_password=sp")
     assert (address.name, address.database) == ("main", 1)
-    assert (address.sentinel_username, address.sentinel_password) == ("su", "sp")
+    assert address.sentinel_user == {"username": "su", "password": "sp"}
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ async def test_the_library_below_never_sends_again(link):
     """Its own retries are off, and so are its time-outs, which would cut short what ours allow."""
     await link.call_all("PING")
 
-    connection = await (await link._topology.server("")).pool.get_connection()
+    connection = await (await link.servers.server("")).pool.get_connection()
     assert connection.retry._retries == 0
     assert connection.socket_timeout is None
 
@@ -178,7 +178,7 @@ async def test_cancelled_at_any_moment(embedded_url, build):
             wrong += got.content != word or not (before is None or before.startswith(f"{number}-".encode()))
 
     await asyncio.gather(*(caller(number) for number in range(32)))
-    server = await link._topology.server("")
+    server = await link.servers.server("")
     leaked = len(server.pool._in_use_connections) + 8 - server._permits._value
     with Redis.from_url(embedded_url, protocol=2) as admin:
         held = sum(f"{build.tenant}" in str(client) for client in admin.client_list())

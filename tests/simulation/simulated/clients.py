@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
 
-from rlstm_server.caller import Caller
+from rlstm_server.caller import Call
 from rlstm_server.engine.engine import Engine
 from rlstm_server.schemas.generation import SessionGenerate
 from rlstm_server.schemas.sessions import (
@@ -25,12 +25,11 @@ from rlstm_server.schemas.sessions import (
     UpdateRequest,
 )
 from rlstm_server.schemas.text import AdaptationRequest
-from rlstm_server.schemas.wire import Call
 from simulated.replica import Replica, Work
 from simulated.told import Attempt, Intent
 
 TENANT: Final = "acme"
-CALLER: Final = Caller(tenant=TENANT, request_id="r", endpoint="test")
+CALLER: Final = Call(tenant=TENANT, request_id="r", endpoint="test")
 LETTERS: Final = "abcdefghij."
 SNAPSHOTS: Final = ("first", "second")
 TRIES: Final = 5
@@ -109,19 +108,19 @@ class Client:
             adaptation=AdaptationRequest(kind="output_bias", experts=draw.choice((1, 2)), static=True),
             ttl_seconds=self._world.profile.ttl_s,
             text=self._text() if draw.random() < 0.4 else None,
-        ).by(Call(**vars(CALLER), key=key))
+        ).by(replace(CALLER, key=key))
 
     def _append(self, session: str, key: str | None) -> AppendRequest:
         return AppendRequest(
             text=self._text(),
             learn=self._draw.random() < 0.9,
             scores=self._draw.choice(("tokens", "tokens", "totals", "none")),
-        ).by(Call(**vars(CALLER), session=session, key=key, if_match=self._if_match(session)))
+        ).by(replace(CALLER, session=session, key=key, if_match=self._if_match(session)))
 
     def _generate(self, session: str, key: str | None) -> SessionGenerate:
         max_tokens = self._draw.choice((2, 5, 9))
         learns = self._draw.random() < 0.5
-        call = Call(**vars(CALLER), session=session, key=key, if_match=self._if_match(session))
+        call = replace(CALLER, session=session, key=key, if_match=self._if_match(session))
         return SessionGenerate(
             max_tokens=max_tokens, temperature=0.0, commit=True, learn_from_output=learns
         ).by(call)
@@ -129,7 +128,7 @@ class Client:
     def _reset(self, session: str, key: str | None) -> ResetRequest:
         scope = self._draw.choice(("fast_weights", "recurrent", "both"))
         return ResetRequest(what=scope).by(
-            Call(**vars(CALLER), session=session, key=key, if_match=self._if_match(session))
+            replace(CALLER, session=session, key=key, if_match=self._if_match(session))
         )
 
     def _rank(self, session: str, key: str | None) -> CandidatesRequest:
@@ -137,17 +136,17 @@ class Client:
         return CandidatesRequest(
             candidates=[candidate],
             min_version=self._world.floors.get(session) if self._draw.random() < 0.5 else None,
-        ).by(Call(**vars(CALLER), session=session))
+        ).by(replace(CALLER, session=session))
 
     def _update(self, session: str, key: str | None) -> UpdateRequest:
         learning = self._draw.choice((None, True, False))
         return UpdateRequest(metadata={"note": self._text()}, learning=learning).by(
-            Call(**vars(CALLER), session=session, key=key, if_match=self._if_match(session))
+            replace(CALLER, session=session, key=key, if_match=self._if_match(session))
         )
 
     def _name(self, session: str, key: str | None) -> SnapshotRequest:
         return SnapshotRequest(name=self._draw.choice(SNAPSHOTS)).by(
-            Call(**vars(CALLER), session=session, key=key, if_match=self._if_match(session))
+            replace(CALLER, session=session, key=key, if_match=self._if_match(session))
         )
 
     def _names(self, session: str, key: str | None) -> str:
@@ -158,18 +157,18 @@ class Client:
 
     def _restore(self, session: str, key: str | None) -> RestoreRequest:
         return RestoreRequest(snapshot=self._snapshot(session)).by(
-            Call(**vars(CALLER), session=session, key=key, if_match=self._if_match(session))
+            replace(CALLER, session=session, key=key, if_match=self._if_match(session))
         )
 
     def _fork(self, session: str, key: str | None) -> ForkRequest:
         snapshot = self._snapshot(session) if self._draw.random() < 0.4 else None
-        return ForkRequest(snapshot=snapshot).by(Call(**vars(CALLER), session=session, key=key))
+        return ForkRequest(snapshot=snapshot).by(replace(CALLER, session=session, key=key))
 
     def _export(self, session: str, key: str | None) -> str:
         return session
 
     def _import(self, session: None, key: str | None) -> ImportRequest:
-        return ImportRequest(call=Call(**vars(CALLER), key=key), data=self._draw.choice(self._world.exports))
+        return ImportRequest(data=self._draw.choice(self._world.exports)).by(replace(CALLER, key=key))
 
     def _snapshot(self, session: str) -> str:
         known = self._world.snapshots.get(session)
@@ -259,7 +258,7 @@ CALLS: Final[dict[str, str]] = {
 
 async def _read_export(engine: Engine, session: str) -> tuple[int, bytes]:
     """Read a file to its end; its version, and its bytes."""
-    exported = await engine.export(Call(**vars(CALLER), session=session))
+    exported = await engine.export(replace(CALLER, session=session))
     return exported.version, exported.data
 
 

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from rlstm_server.schemas.text import EngineLimits
+from rlstm_server import settings
 from rlstm_server.store.base import Durability, Limits
 
 Aim = tuple[str, str, int, int]
@@ -53,7 +53,7 @@ class Profile:
     durability: Durability
     cache_bytes: int
     limits: Limits
-    engine_limits: EngineLimits
+    engine_limits: settings.Limits
 
     @classmethod
     def of(cls, draw: random.Random) -> "Profile":
@@ -84,7 +84,7 @@ class Profile:
             durability="fsync" if backwards else draw.choice(("fsync", "fsync", "replica")),
             cache_bytes=draw.choice((1 << 20, 1 << 20, 1 << 20, 300)),
             limits=Limits(details_bytes=draw.choice((1, 200, 1 << 18))),
-            engine_limits=EngineLimits(queued_operations_per_session=draw.choice((64, 64, 2))),
+            engine_limits=settings.Limits(queued_operations_per_session=draw.choice((64, 64, 2))),
         )
 
 

@@ -11,7 +11,7 @@ from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.models import Models
 from rlstm_server.errors import InternalError, ServerError
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas.text import EngineLimits
+from rlstm_server.settings import Limits
 from simulated.device import Device, run_batch, served
 from simulated.loop import Host, SimulatedLoop, on
 from simulated.network import Link, Network
@@ -38,7 +38,7 @@ class Replica:
         *,
         metrics: Metrics,
         cache_bytes: int,
-        limits: EngineLimits,
+        limits: Limits,
         computed: Callable[[Host], None],
     ) -> None:
         self.name = name
@@ -60,7 +60,7 @@ class Replica:
     @property
     def draining(self) -> bool:
         """Whether it takes no more work."""
-        return self.engine._draining
+        return self.engine.sessions.draining
 
     # ---- life -------------------------------------------------------------------------------------------
 
@@ -115,11 +115,6 @@ class Replica:
     def check(self) -> None:
         """Raise ValueError unless its counts add up."""
         on(self.host).run(self.engine.check)
-
-    def is_committing(self, attempt: Attempt) -> bool:
-        """Whether a commit for a request is on its way."""
-        calls = self._network.in_flight(self.host)
-        return any(call.name == "commit" and call.attempt is attempt for call in calls)
 
     # ---- requests ---------------------------------------------------------------------------------------
 
@@ -186,7 +181,6 @@ class _Request:
     def _leave(self, task: "asyncio.Task[Any]", context: Context) -> None:
         """The client goes; the server notices."""
         if not self.future.done() and self.replica.host.alive:
-            self.attempt.left = "late" if self.replica.is_committing(self.attempt) else "early"
             self.broke()
             self.loop.call_soon(task.cancel, context=context)
 

@@ -10,7 +10,7 @@ from rlstm_model.network.dropout import DropoutRates
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.corpora.reading import load_corpus, load_stream
 from rlstm_training.corpora.texts import passage
-from rlstm_training.evaluation.evaluation import DynamicReading, evaluator_of, static_loss
+from rlstm_training.evaluation.evaluation import Stream, evaluator_of, read_adapting, static_loss
 from rlstm_training.evaluation.monte_carlo import MonteCarlo
 from rlstm_training.evaluation.procedure import Procedure
 
@@ -58,7 +58,7 @@ def test_a_stream_is_one_session(rlstm, calibrated):
     evaluator = evaluator_of(
         LanguageModel.of(checkpoint.parameters), calibration, bos_id=checkpoint.vocab.bos_id
     )
-    expected = DynamicReading(evaluator).read(joined)
+    ((expected,),) = read_adapting(evaluator, [Stream([joined], evaluator.start())])
     assert told["adapted"]["nats"] == pytest.approx(expected.adapted_nats, abs=1e-5 * told["tokens"])
     assert told["static"]["nats"] == pytest.approx(expected.static_nats, abs=1e-5 * told["tokens"])
     assert [segment["text"] for segment in told["segments"]] == [label for label, _ in segments]

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from rlstm_training.corpora import prose
+from training import prose
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from rlstm_training.corpora import SPLITS, CorpusError, corpora_folder
+from rlstm_training.corpora import ENVIRONMENT, SPLITS, CorpusError, corpora_folder
 from rlstm_training.corpora.published import PUBLISHED, download
 from rlstm_training.corpora.reading import load_corpus
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_downloaded_says_so(published, tmp_path):
 
 
 @pytest.mark.parametrize("corpus", PUBLISHED.values(), ids=lambda corpus: corpus.name)
-def test_the_table_agrees_with_itself(corpus, tmp_path):
+def test_the_table_agrees_with_itself(corpus, tmp_path, monkeypatch):
     """Each split in one file; single files are downloaded; a slip of the keyboard would lock everybody out.
 
     A corpus that is not here names its files and where they come from; the Treebank why not from us.
@@ -163,8 +163,9 @@ def test_the_table_agrees_with_itself(corpus, tmp_path):
     assert corpus.address is None or (len(corpus.files) == 1 and corpus.files[0].size)
     for algorithm, digest in (item for file in corpus.files for item in file.checksums.items()):
         assert re.fullmatch(f"[0-9a-f]{{{ {'md5': 32, 'sha1': 40, 'sha256': 64}[algorithm] }}}", digest)
+    monkeypatch.setenv(ENVIRONMENT, str(tmp_path))
     with pytest.raises(CorpusError) as caught:
-        load_corpus(corpus.name, "train", folder=tmp_path)
+        load_corpus(corpus.name, "train")
     assert all(file.name in str(caught.value) for file in corpus.files)
     assert ("may not be passed on" in str(caught.value)) == corpus.name.startswith("ptb")
 

@@ -9,11 +9,10 @@ from rlstm_model.adaptation.state import NonFiniteState
 from rlstm_model.vocab import WordVocab
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import (
-    DynamicReading,
-    StaticReading,
     Stream,
     evaluator_of,
-    read_together,
+    read_adapting,
+    read_static,
     static_loss,
     striped_loss,
     total,
@@ -52,8 +51,8 @@ def _token_by_token(model, ids, bos_id=BOS):
     """Nats of every token, one step of the model after the other, summed in Python's floats."""
     state, last, nats = model.initial_state(1), bos_id, 0.0
     for token in ids:
-        features, state = model.step(torch.tensor([last]), state)
-        nats -= model.log_probs(features)[0, token].item()
+        features, state = model(torch.tensor([[last]]), state)
+        nats -= model.log_probs(features)[0, 0, token].item()
         last = token
     return nats
 
@@ -70,7 +69,7 @@ def test_pitfall_20_first_tokens_and_ends_of_lines_count(model):
     vocab = WordVocab.build("a b\nb a c\n" * 3)
     ids = vocab.encode("a b\nb a c\n").ids
     assert (len(ids), ids.count(vocab.eos_id)) == (7, 2)
-    result = StaticReading(model, bos_id=vocab.eos_id).read(_passage(ids))
+    (result,) = read_static(model, [_passage(ids)], bos_id=vocab.eos_id)
     expected = _token_by_token(model, ids, vocab.eos_id)
     assert (result.tokens, result.static_nats) == (7, pytest.approx(expected, abs=1e-5))
 
@@ -89,7 +88,7 @@ def test_long_texts_are_read_in_slices(model, words, monkeypatch):
     ids, done = list(words(200, 5)), []
     whole = static_loss(model, _passage(ids), bos_id=BOS)
     monkeypatch.setattr("rlstm_training.evaluation.evaluation._SLICE", 100)
-    sliced = StaticReading(model, bos_id=BOS).read(_passage(ids), done.append)
+    (sliced,) = read_static(model, [_passage(ids)], bos_id=BOS, advance=done.append)
     assert sliced.static_nats == pytest.approx(whole.static_nats, abs=1e-4)
     assert sum(done) == len(ids)
     assert max(done) == 100
@@ -110,14 +109,12 @@ def test_texts_read_together_are_texts_read_alone(evaluator, streams, experts, s
     Every token of every text is told once; no streams are no evaluations.
     """
     given, done = {"static": static, "experts": experts}, []
-    starts = [Stream(passage, evaluator.start(rate_scale=scale, **given)) for passage, scale in streams]
-    together = read_together(evaluator, starts, done.append)
-    assert together == [
-        DynamicReading(evaluator, rate_scale=scale, **given).read(passage) for passage, scale in streams
-    ]
-    assert together[0].adapted_nats != together[0].static_nats
+    starts = [Stream([passage], evaluator.start(rate_scale=scale, **given)) for passage, scale in streams]
+    together = read_adapting(evaluator, starts, done.append)
+    assert together == [read_adapting(evaluator, [start])[0] for start in starts]
+    assert together[0][0].adapted_nats != together[0][0].static_nats
     assert sum(done) == sum(len(passage.ids) for passage, _ in streams)
-    assert read_together(evaluator, []) == []
+    assert read_adapting(evaluator, []) == []
 
 
 def test_a_state_that_is_no_number_is_raised(model, calibration, streams):
@@ -126,7 +123,7 @@ def test_a_state_that_is_no_number_is_raised(model, calibration, streams):
     good = evaluator.start()
     bad = replace(good, now=good.now._replace(states_R2U=good.now.states_R2U * np.nan))
     with pytest.raises(NonFiniteState):
-        read_together(evaluator, [Stream(streams[0][0], good), Stream(streams[2][0], bad)])
+        read_adapting(evaluator, [Stream([streams[0][0]], good), Stream([streams[2][0]], bad)])
 
 
 def test_pitfall_22_totals_weigh_by_tokens(model, ids):
@@ -146,8 +143,8 @@ def test_striped_loss_equals_its_stripes_alone(model, words):
         part = [int(token) for token in ids[stripe * length : (stripe + 1) * length + 1]]
         state = model.initial_state(1)
         for token, following in pairwise(part):
-            features, state = model.step(torch.tensor([token]), state)
-            nats -= model.log_probs(features)[0, following].item()
+            features, state = model(torch.tensor([[token]]), state)
+            nats -= model.log_probs(features)[0, 0, following].item()
     assert striped_loss(model, ids, stripes=3, window=40) == pytest.approx(nats / (3 * length), abs=1e-5)
 
 

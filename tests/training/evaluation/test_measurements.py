@@ -8,9 +8,8 @@ import pytest
 from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.calibration_file import load_calibration, rounded, save_calibration
 from rlstm_model.native.packed import Axes
-from rlstm_model.torch_backend.bases import GradientAxes, GradientSquares, collect
+from rlstm_model.torch_backend.bases import GradientAxes, GradientSquares, collect, measure_rms
 from rlstm_model.torch_backend.factors import segment_gradients
-from rlstm_model.torch_backend.full import measure_rms
 from rlstm_training.evaluation.measurements import (
     FULL,
     Form,

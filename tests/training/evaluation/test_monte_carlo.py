@@ -95,7 +95,7 @@ def test_geometric_equals_one_step_after_another(model, ids):
                 features, _ = model(torch.tensor([[token]]), state, _masks_of(masks, sample, step))
                 logits.append(model.logits(features[0, 0]).double())
             expected.append(torch.log_softmax(torch.stack(logits).mean(0), -1)[target])
-            _, state = model.step(torch.tensor([token]), state)
+            _, state = model(torch.tensor([[token]]), state)
     sampling = MonteCarlo(samples=samples, rates=RATES, averaging="geometric", window=WINDOW, seed=5)
     found = sampled_log_probs(model, ids, sampling, bos_id=BOS)
     torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-5)

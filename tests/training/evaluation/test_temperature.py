@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.evaluation import StaticReading
+from rlstm_training.evaluation.evaluation import read_static
 from rlstm_training.evaluation.temperature import TEMPERATURES, search_temperature, static_losses
 
 BOS = 10
@@ -40,8 +40,9 @@ def test_losses_are_those_of_static_readings(random_model, words, temperature):
     passages = [Passage(name=str(seed), ids=list(words(80, seed)), bytes=1) for seed in (1, 2)]
     read: list[int] = []
     loss = static_losses(model, passages, bos_id=BOS, advance=read.append)(temperature)
+    read_alone = ([part] for part in passages)
     nats = [
-        StaticReading(model, bos_id=BOS, temperature=temperature).read(part).static_nats for part in passages
+        read_static(model, part, bos_id=BOS, temperature=temperature)[0].static_nats for part in read_alone
     ]
     tokens = sum(len(part.ids) for part in passages)
     assert loss == pytest.approx(math.fsum(nats) / tokens, abs=1e-6)

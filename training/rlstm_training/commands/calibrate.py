@@ -10,10 +10,10 @@ import typer
 from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.config import Kind
 from rlstm_model.checkpoint import Checkpoint, load
+from rlstm_model.local import LocalModel
 from rlstm_model.vocab import VocabKind
 from rlstm_training.commands.choosing import (
     Choice,
-    calibrated_of,
     choose_rule,
     grid_of,
     keep_choices,
@@ -118,7 +118,7 @@ def calibrate(
         raise typer.BadParameter("the first form is the default without --add", param_hint="--first")
     place, checkpoint = prepare_device(device, threads), load(model)
     usual = KINDS if corpus is None else KINDS[:1]
-    known, kinds = calibrated_of(checkpoint) if add else None, kinds_chosen(kind, usual)
+    known, kinds = LocalModel(checkpoint).calibrated if add else None, kinds_chosen(kind, usual)
     _check_sizes({"--rank": rank, "--embedding-rank": embedding_rank}, known)
     statistics = Statistics(
         heads=heads,

@@ -13,7 +13,7 @@ from rlstm_model.adaptation.calibration import (
     CalibrationSet,
     NotCalibrated,
 )
-from rlstm_model.adaptation.calibration_file import load_calibration, save_calibration
+from rlstm_model.adaptation.calibration_file import save_calibration
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.checkpoint import ADAPTATION, Checkpoint, CheckpointError
 from rlstm_model.network.language_model import LanguageModel
@@ -22,7 +22,7 @@ from rlstm_training.commands.console import progress_bar, show_table, warn
 from rlstm_training.config import Source
 from rlstm_training.corpora import CorpusError
 from rlstm_training.corpora.texts import Passage, training_texts
-from rlstm_training.evaluation.evaluation import StaticReading
+from rlstm_training.evaluation.evaluation import read_static
 from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Statistics
 from rlstm_training.evaluation.search import Grid, Trials, search, session_losses
 
@@ -98,16 +98,6 @@ def keep_choices(
     rewrite_card(checkpoint, rewritten)
 
 
-def calibrated_of(checkpoint: Checkpoint) -> CalibrationSet:
-    """What a checkpoint was calibrated to. Raises CheckpointError where it was not, CalibrationError."""
-    file = checkpoint.adaptation_file
-    if file is None:
-        raise CheckpointError(
-            f"{checkpoint.folder}: has no calibration; run rlstm calibrate {checkpoint.folder} --corpus TEXT"
-        )
-    return load_calibration(file, checkpoint.parameters.config)
-
-
 def rule_named(calibrated: CalibrationSet, name: str) -> AdaptationConfig:
     """The rule ``KIND[:SIZE]``. Wrong usage when there is none."""
     kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
@@ -158,8 +148,8 @@ def choose_rule(
     """
     static = {}
     for part in passages:
-        reading = StaticReading(measurements.model, bos_id=measurements.bos_id, temperature=temperature)
-        result = reading.read(part)
+        model, bos_id = measurements.model, measurements.bos_id
+        (result,) = read_static(model, [part], bos_id=bos_id, temperature=temperature)
         static[part.name] = result.bits_per_byte(result.static_nats or 0.0)
     total = sum(len(part.ids) for part in passages) * grid.most_trials
     with progress_bar(f"search {form.kind}", total) as advance:

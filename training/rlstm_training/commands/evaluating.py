@@ -12,13 +12,13 @@ import typer
 
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.checkpoint import Checkpoint
+from rlstm_model.local import LocalModel
 from rlstm_model.network.dropout import DropoutRates
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import Vocab, VocabKind
 from rlstm_training.cards import evaluation_section, rewrite_card, with_section
 from rlstm_training.commands.choosing import (
     Choice,
-    calibrated_of,
     choose_rule,
     grid_of,
     keep_choices,
@@ -138,7 +138,7 @@ class Origin:
 
     def calibration(self, rule: str | None) -> Calibration:
         """The rule named, or the default one. Raises CheckpointError where the model was not calibrated."""
-        calibrated = calibrated_of(self.checkpoint)
+        calibrated = LocalModel(self.checkpoint).calibrated
         chosen = calibrated.default if rule is None else rule_named(calibrated, rule)
         return calibrated.choose(chosen.kind, chosen.num_fast_weights)
 

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import httpx
 
-from rlstm_training.atomic import replace_bytes
+from rlstm_model.files import replace_file
 from rlstm_training.corpora import ENVIRONMENT, CorpusError, Split, read_file
 
 WHOLE = slice(None)
@@ -141,7 +141,7 @@ def download(corpus: PublishedCorpus, folder: Path, client: httpx.Client) -> Pat
             _receive(corpus.address, client, packed)
             raw = _member(packed, corpus.address, file.name, file.size)
         file.verify(raw, Path(corpus.address))
-        replace_bytes(place, raw)
+        replace_file(place, raw)
     except OSError as error:
         raise CorpusError(f"{place}: cannot be written ({error.strerror})") from error
     return place

@@ -38,30 +38,29 @@ class Extent:
     licence: str
 
 
-def locate(name: str, split: Split, *, folder: Path | None = None) -> Extent:
+def locate(name: str, split: Split) -> Extent:
     """Where a corpus's split lies.
 
     ``name`` is a dataset of the manifest; one of its files that has no splits, without suffix
     (``canterbury/alice29``: all splits are the whole file); a published corpus; the path of a folder with
     ``<split>.txt``; or that of a text, whose last tenth is its validation text. Raises CorpusError.
     """
-    extent = _in_manifest(name, split, folder or corpora_folder())
+    extent = _in_manifest(name, split)
     if extent is not None:
         return extent
     licence = PUBLISHED[name].licence if name in PUBLISHED else OWN_LICENCE
-    raw = load_corpus(name, split, folder=folder)
+    raw = load_corpus(name, split)
     return Extent(path=f"{name}/{split}", start=0, end=len(raw), licence=licence)
 
 
-def load_corpus(name: str, split: Split, *, folder: Path | None = None) -> bytes:
+def load_corpus(name: str, split: Split) -> bytes:
     """The raw bytes of a corpus's split, checked against whatever is known of its size and checksum.
 
     For ``name`` see :func:`locate`. Raises CorpusError.
     """
-    folder = folder or corpora_folder()
-    extent = _in_manifest(name, split, folder)
+    folder, extent = corpora_folder(), _in_manifest(name, split)
     if extent is not None:
-        return load_file(extent.path, folder=folder)[extent.start : extent.end]
+        return load_file(extent.path)[extent.start : extent.end]
     if name in PUBLISHED:
         return PUBLISHED[name].load(split, folder)
     if Path(name).is_file():
@@ -84,10 +83,10 @@ def _part(raw: bytes, split: Split, name: str) -> bytes:
     return raw[:cut] if split == "train" else raw[cut:]
 
 
-def load_file(path: str, *, folder: Path | None = None) -> bytes:
+def load_file(path: str) -> bytes:
     """A whole file of the manifest, by its path there, checked. Raises CorpusError."""
-    folder = folder or corpora_folder()
-    record = next((record for record in read_manifest(folder) if record["path"] == path), None)
+    folder = corpora_folder()
+    record = next((record for record in read_manifest() if record["path"] == path), None)
     if record is None:
         raise CorpusError(f"no file {path!r} in {folder / MANIFEST}")
     place = folder / path
@@ -103,13 +102,13 @@ def load_file(path: str, *, folder: Path | None = None) -> bytes:
     return raw
 
 
-def missing_files(name: str, *, folder: Path | None = None) -> list[Path]:
+def missing_files(name: str) -> list[Path]:
     """Which files of a corpus are not there; those that are may still turn out to be wrong.
 
     A name that means nothing is a folder that is not there. Raises CorpusError when the manifest is damaged.
     """
-    folder = folder or corpora_folder()
-    records = [record for record in read_manifest(folder) if _named(name, record)]
+    folder = corpora_folder()
+    records = [record for record in read_manifest() if _named(name, record)]
     if records:
         return [folder / record["path"] for record in records if not (folder / record["path"]).is_file()]
     if name in PUBLISHED:
@@ -119,9 +118,9 @@ def missing_files(name: str, *, folder: Path | None = None) -> list[Path]:
     return [path for path in own if not path.is_file()]
 
 
-def _in_manifest(name: str, split: Split, folder: Path) -> Extent | None:
+def _in_manifest(name: str, split: Split) -> Extent | None:
     """Where the manifest has it; None where it does not know the name. Raises CorpusError."""
-    records = [record for record in read_manifest(folder) if _named(name, record)]
+    records = [record for record in read_manifest() if _named(name, record)]
     for record in records:
         start, end = 0, record["raw_bytes"]
         if record["role"] == "all":
@@ -140,9 +139,9 @@ def _named(name: str, record: dict[str, Any]) -> bool:
     return bool(record["dataset"] == name)
 
 
-def read_manifest(folder: Path) -> list[dict[str, Any]]:
+def read_manifest() -> list[dict[str, Any]]:
     """The records of the folder's files; none where it has no manifest. Raises CorpusError."""
-    path = folder / MANIFEST
+    path = corpora_folder() / MANIFEST
     try:
         files: list[dict[str, Any]] = json.loads(path.read_text())["files"]
         for record in files:
@@ -155,18 +154,15 @@ def read_manifest(folder: Path) -> list[dict[str, Any]]:
     return files
 
 
-def load_stream(
-    name: str, *, prefix: int | None = None, folder: Path | None = None
-) -> list[tuple[str, bytes]]:
+def load_stream(name: str, *, prefix: int | None = None) -> list[tuple[str, bytes]]:
     """The named segments of a stream: whole, or in the prefix form, the first ``prefix`` bytes of each.
 
     Raises CorpusError.
     """
-    folder = folder or corpora_folder()
-    streams = _streams(folder)
+    streams = _streams()
     if name not in streams:
-        raise CorpusError(f"no stream {name!r} in {folder / STREAMS} (there: {', '.join(streams)})")
-    whole = {path: load_file(path, folder=folder) for path in {extent.path for extent in streams[name]}}
+        raise CorpusError(f"no stream {name!r} in {corpora_folder() / STREAMS} (there: {', '.join(streams)})")
+    whole = {path: load_file(path) for path in {extent.path for extent in streams[name]}}
     segments = []
     for extent in streams[name]:
         end = extent.end if prefix is None else min(extent.end, extent.start + prefix)
@@ -175,25 +171,25 @@ def load_stream(
     return segments
 
 
-def stream_names(*, folder: Path | None = None) -> list[str]:
+def stream_names() -> list[str]:
     """The streams that there are, in their order. Raises CorpusError."""
-    return list(_streams(folder or corpora_folder()))
+    return list(_streams())
 
 
-def held_out(name: str, split: Split, length: int, *, folder: Path | None = None) -> bytes:
+def held_out(name: str, split: Split, length: int) -> bytes:
     """The first ``length`` bytes in a row of a corpus's split that belong to no stream.
 
     Raises CorpusError when there are none.
     """
-    extent = locate(name, split, folder=folder)
-    streams = _streams(folder or corpora_folder()).values()
+    extent = locate(name, split)
+    streams = _streams().values()
     taken = [used for stream in streams for used in stream if used.path == extent.path]
     if not taken and extent.end - extent.start < length:
         said = f"its {split} part has {extent.end - extent.start:,} bytes, but {length:,} are needed"
         whole = f", a text of {10 * length:,}" if Path(name).is_file() else ""
         raise CorpusError(f"{name}: {said}{whole}")
     start = first_free(extent, taken, length) - extent.start
-    return load_corpus(name, split, folder=folder)[start : start + length]
+    return load_corpus(name, split)[start : start + length]
 
 
 def first_free(extent: Extent, taken: Sequence[Extent], length: int) -> int:
@@ -207,9 +203,9 @@ def first_free(extent: Extent, taken: Sequence[Extent], length: int) -> int:
     return start
 
 
-def _streams(folder: Path) -> dict[str, list[Extent]]:
+def _streams() -> dict[str, list[Extent]]:
     """All streams by name; none where the folder has no ``streams.json``."""
-    path = folder / STREAMS
+    path = corpora_folder() / STREAMS
     try:
         data: dict[str, Any] = json.loads(path.read_text())
         return {name: [_extent(segment) for segment in stream["segments"]] for name, stream in data.items()}

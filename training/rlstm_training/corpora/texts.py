@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
@@ -40,14 +39,14 @@ class Passage:
     unknown: int = 0
 
 
-def prepare(recipe: Recipe, *, folder: Path | None = None) -> tuple[Texts, Vocab]:
+def prepare(recipe: Recipe) -> tuple[Texts, Vocab]:
     """The texts and the vocabulary of ``recipe``: of the model it starts from, else built from the texts.
 
     Raises CheckpointError for a model to start from that cannot be loaded, CorpusError for texts that are
     missing, damaged, too short for their rows, without the lines that jitter needs, or hold what the
     vocabulary lacks, and when the vocabulary's size is not the model's.
     """
-    raws = _load_sources(recipe, "train", folder)
+    raws = _load_sources(recipe, "train")
     if recipe.start_from is None:
         vocab = build_vocab(recipe.vocab, _vocabulary_texts(recipe, raws), size=recipe.model.vocab_size)
     else:
@@ -58,7 +57,7 @@ def prepare(recipe: Recipe, *, folder: Path | None = None) -> tuple[Texts, Vocab
             f"the recipe's model.vocab_size is {recipe.model.vocab_size}"
         )
     train = [_train_text(recipe, source, vocab, raws[_label(source)]) for source in recipe.sources]
-    valid_raws = _load_sources(recipe, "valid", folder)
+    valid_raws = _load_sources(recipe, "valid")
     valid = {name: _encode_long(vocab, raw, f"{name} valid", 1) for name, raw in valid_raws.items()}
     digests = {VOCABULARY: _sha256(json.dumps(vocab.to_json()).encode())}
     digests |= {f"{name} train": _sha256(raw) for name, raw in raws.items()}
@@ -70,7 +69,7 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def on_corpus(recipe: Recipe, corpus: str, *, folder: Path | None = None) -> Recipe:
+def on_corpus(recipe: Recipe, corpus: str) -> Recipe:
     """The same recipe for another corpus: all rows read it, and its vocabulary gives the model's size.
 
     That of subwords is as large as the recipe says. Raises CorpusError.
@@ -78,13 +77,11 @@ def on_corpus(recipe: Recipe, corpus: str, *, folder: Path | None = None) -> Rec
     moved = replace(recipe, sources=(Source(corpus=corpus, rows=recipe.rows),))
     if recipe.vocab == "subwords":
         return moved
-    vocab = build_vocab(recipe.vocab, _load_sources(moved, "train", folder), size=recipe.model.vocab_size)
+    vocab = build_vocab(recipe.vocab, _load_sources(moved, "train"), size=recipe.model.vocab_size)
     return replace(moved, model=replace(recipe.model, vocab_size=vocab.size))
 
 
-def training_texts(
-    vocab: Vocab, sources: Sequence[Source], least: int = 1, *, folder: Path | None = None
-) -> list[tuple[Ids, int]]:
+def training_texts(vocab: Vocab, sources: Sequence[Source], least: int = 1) -> list[tuple[Ids, int]]:
     """Training texts as tokens of a vocabulary that is there already, each with its rows.
 
     Raises CorpusError for texts that are missing, have fewer than ``least`` tokens, or hold what the
@@ -92,7 +89,7 @@ def training_texts(
     """
     texts = []
     for source in sources:
-        raw = in_form(load_corpus(source.corpus, "train", folder=folder), source.form)
+        raw = in_form(load_corpus(source.corpus, "train"), source.form)
         ids = _ids(vocab, raw, f"{_label(source)} train")
         if len(ids) < least:
             needed = len(raw) * least // max(1, len(ids))
@@ -210,8 +207,8 @@ def _ids(vocab: Vocab, raw: bytes, name: str) -> Ids:
         raise CorpusError(f"{name}: {error}") from error
 
 
-def _load_sources(recipe: Recipe, split: Split, folder: Path | None) -> dict[str, bytes]:
-    raws = {corpus: load_corpus(corpus, split, folder=folder) for corpus in recipe.corpora}
+def _load_sources(recipe: Recipe, split: Split) -> dict[str, bytes]:
+    raws = {corpus: load_corpus(corpus, split) for corpus in recipe.corpora}
     return {_label(source): in_form(raws[source.corpus], source.form) for source in recipe.sources}
 
 

@@ -55,26 +55,10 @@ class Evaluation:
     guards: int = 0
 
     @classmethod
-    def of(
-        cls,
-        passage: Passage,
-        *,
-        static: float | None = None,
-        adapted: float | None = None,
-        updates: int = 0,
-        guards: int = 0,
-    ) -> "Evaluation":
+    def of(cls, passage: Passage, static: float | None = None, **costs: Any) -> "Evaluation":
         """What ``passage`` cost."""
-        return cls(
-            text=passage.name,
-            tokens=len(passage.ids),
-            bytes=passage.bytes,
-            unknown=passage.unknown,
-            static_nats=static,
-            adapted_nats=adapted,
-            updates=updates,
-            guards=guards,
-        )
+        sizes = {"tokens": len(passage.ids), "bytes": passage.bytes, "unknown": passage.unknown}
+        return cls(text=passage.name, static_nats=static, **sizes, **costs)
 
     def published(self, kind: VocabKind, nats: float) -> float:
         """``nats`` in the measure that is published for tokens of a kind: see :data:`PUBLISHED`."""
@@ -163,102 +147,97 @@ def evaluator_of(
     return DynamicEvaluator(backend, calibration, slow_norm(model), bos_id, logprobs_only=True)
 
 
-class StaticReading:
-    """Reads with the slow weights: its next passage continues the last one."""
+def read_static(
+    model: LanguageModel,
+    passages: Sequence[Passage],
+    *,
+    bos_id: int,
+    temperature: float = 1.0,
+    advance: Advance = no_advance,
+) -> list[Evaluation]:
+    """Parts of one text, each of which continues the last one, under the slow weights.
 
-    def __init__(self, model: LanguageModel, *, bos_id: int, temperature: float = 1.0) -> None:
-        self._reader = reader_of(backend_of(model, temperature=temperature), bos_id, logprobs_only=True)
-        self._cursor = self._reader.cursor
-
-    def read(self, passage: Passage, advance: Advance = no_advance) -> Evaluation:
-        """Read ``passage`` to its end; ``advance`` is called with the number of tokens read."""
+    ``advance`` is called with the number of tokens read.
+    """
+    reader = reader_of(backend_of(model, temperature=temperature), bos_id, logprobs_only=True)
+    cursor, results = reader.cursor, []
+    for passage in passages:
         nats = []
         for start in range(0, len(passage.ids), _SLICE):
             ids = passage.ids[start : start + _SLICE]
-            scores, self._cursor = self._reader.score(self._cursor, ids)
+            scores, cursor = reader.score(cursor, ids)
             nats.append(-scores.total)
             advance(len(ids))
-        return Evaluation.of(passage, static=math.fsum(nats))
-
-
-class DynamicReading:
-    """Reads as a session does, through the same :meth:`DynamicEvaluator.observe`, passage after passage."""
-
-    def __init__(
-        self, evaluator: DynamicEvaluator, *, static: bool = True, experts: int = 1, rate_scale: float = 1.0
-    ) -> None:
-        """``static`` reads with the slow weights as well, for comparison; ``experts`` are mixed."""
-        self._evaluator = evaluator
-        self._state = evaluator.start(rate_scale=rate_scale, static=static, experts=experts)
-
-    def read(self, passage: Passage, advance: Advance = no_advance) -> Evaluation:
-        """Read ``passage`` to its end; ``advance`` is called with the number of tokens read."""
-        sums = _Sums()
-        for observed in self._evaluator.observe(self._state, passage.ids):
-            self._state = observed.state
-            sums.add(observed)
-            advance(len(observed.scores))
-        return sums.of(passage)
+        results.append(Evaluation.of(passage, static=math.fsum(nats)))
+    return results
 
 
 def static_loss(model: LanguageModel, passage: Passage, *, bos_id: int) -> Evaluation:
     """``passage`` as the beginning of all text, under the slow weights."""
-    return StaticReading(model, bos_id=bos_id).read(passage)
+    return read_static(model, [passage], bos_id=bos_id)[0]
 
 
 class Stream(NamedTuple):
-    """A text, and the state of the session that will read it."""
+    """Parts of one text, and the state of the session that will read them."""
 
-    passage: Passage
+    passages: Sequence[Passage]
     state: AdaptedState
 
 
-def read_together(
-    evaluator: DynamicEvaluator,
-    streams: Sequence[Stream],
-    advance: Advance = no_advance,
-) -> list[Evaluation]:
-    """Each stream as :class:`DynamicReading` reads it, all of them as rows of the same batches.
+def read_adapting(
+    evaluator: DynamicEvaluator, streams: Sequence[Stream], advance: Advance = no_advance
+) -> list[list[Evaluation]]:
+    """The parts of each stream, read as a session reads; all streams are rows of the same batches.
 
     Raises NonFiniteState where a stream's state cannot be used.
     """
-    states, done = [stream.state for stream in streams], [0] * len(streams)
-    sums = [_Sums() for _ in streams]
-    while going_on := [i for i, stream in enumerate(streams) if done[i] < len(stream.passage.ids)]:
-        parts = [
-            evaluator.chunk(states[i], streams[i].passage.ids[done[i] : done[i] + evaluator.segment])
-            for i in going_on
-        ]
-        for i, observed in zip(going_on, run_batch(parts), strict=True):
+    states = [stream.state for stream in streams]
+    sums = [[_Sums(passage) for passage in stream.passages] for stream in streams]
+    while going_on := [
+        (i, own) for i, parts in enumerate(sums) if (own := next((p for p in parts if p.left), None))
+    ]:
+        chunks = [evaluator.chunk(states[i], own.following(evaluator.segment)) for i, own in going_on]
+        for (i, own), observed in zip(going_on, run_batch(chunks), strict=True):
             if not isinstance(observed, ObservedChunk):
                 raise observed if isinstance(observed, Exception) else TypeError(type(observed))
-            sums[i].add(observed)
-            states[i], done[i] = observed.state, done[i] + len(observed.scores)
-        advance(sum(len(part.ids) for part in parts))
-    return [total.of(stream.passage) for total, stream in zip(sums, streams, strict=True)]
+            own.add(observed)
+            states[i] = observed.state
+        advance(sum(len(chunk.ids) for chunk in chunks))
+    return [[part.evaluation for part in parts] for parts in sums]
 
 
 @dataclass
 class _Sums:
-    """What a reading has cost so far."""
+    """What the reading of a passage has cost so far."""
 
+    passage: Passage
+    tokens: int = 0
     adapted: list[float] = field(default_factory=list)
     static: list[float] = field(default_factory=list)
     updates: int = 0
     guards: int = 0
 
+    @property
+    def left(self) -> int:
+        return len(self.passage.ids) - self.tokens
+
+    def following(self, count: int) -> list[int]:
+        return self.passage.ids[self.tokens : self.tokens + count]
+
     def add(self, observed: ObservedChunk) -> None:
+        self.tokens += len(observed.scores)
         self.adapted.append(-observed.scores.total)
         if observed.static_logprobs is not None:
             self.static.append(-float(observed.static_logprobs.sum(dtype=np.float64)))
         self.updates += observed.updates
         self.guards += len(observed.guards)
 
-    def of(self, passage: Passage) -> Evaluation:
+    @property
+    def evaluation(self) -> Evaluation:
         return Evaluation.of(
-            passage,
+            self.passage,
             static=math.fsum(self.static) if self.static else None,
-            adapted=math.fsum(self.adapted),
+            adapted_nats=math.fsum(self.adapted),
             updates=self.updates,
             guards=self.guards,
         )

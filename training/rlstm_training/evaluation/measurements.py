@@ -17,9 +17,8 @@ from rlstm_model.config import ModelConfig
 from rlstm_model.native.packed import Axes
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.parameters import shapes
-from rlstm_model.torch_backend.bases import GradientAxes, GradientSquares, collect
+from rlstm_model.torch_backend.bases import GradientAxes, GradientSquares, collect, measure_rms
 from rlstm_model.torch_backend.factors import segment_gradients
-from rlstm_model.torch_backend.full import measure_rms
 from rlstm_training.batches import Ids
 
 

@@ -157,33 +157,26 @@ def _arithmetic(text: _Text, sampling: MonteCarlo, advance: Advance) -> Tensor:
 @torch.no_grad()
 def _geometric(text: _Text, sampling: MonteCarlo, advance: Advance) -> Tensor:
     """Each step's samples are rows that begin with the same state."""
-    model, parts = text.model, []
+    model, samples, nats = text.model, sampling.samples, []
     generator, state = _generator(model, sampling), model.initial_state(1)
-    steps_at_once = max(1, _LOGITS_AT_ONCE // (model.config.vocab_size * sampling.samples))
     for _, inputs_T, targets_T in text.windows(sampling.window):
         masks = sample_masks(
             sampling.rates,
             time=len(inputs_T),
-            batch=sampling.samples,
+            batch=samples,
             layers=model.config.num_layers,
             hidden=model.config.hidden_size,
             like=model.embedding.input,
             generator=generator,
         )
-        states = []
-        for token in inputs_T:
-            states.append(state)
-            _, state = model.step(token[None], state)
-        for start in range(0, len(inputs_T), steps_at_once):
-            steps = slice(start, start + steps_at_once)
-            features_TDH = _samples_of_steps(
-                model, inputs_T[steps], states[steps], sampling.samples, _of_steps(masks, steps)
-            )
-            logits_TV = model.logits(features_TDH, text.temperature).mean(1)
-            log_probs_TV = torch.log_softmax(logits_TV, -1)
-            parts.append(log_probs_TV.gather(1, targets_T[steps, None])[:, 0].double().cpu())
+        for step, (token, target) in enumerate(zip(inputs_T, targets_T, strict=True)):
+            own = _of_step(masks, slice(step, step + 1))
+            features_1DH, _ = model(token.expand(1, samples), state.expand(samples), own)
+            logits_V = model.logits(features_1DH, text.temperature).mean((0, 1))
+            nats.append(torch.log_softmax(logits_V, -1)[target].double())
+            _, state = model(token[None, None], state)
         advance(len(inputs_T))
-    return torch.cat(parts)
+    return torch.stack(nats).cpu()
 
 
 def _log_probs(model: LanguageModel, features_TBH: Tensor, targets_T: Tensor, temperature: float) -> Tensor:
@@ -197,31 +190,12 @@ def _log_probs(model: LanguageModel, features_TBH: Tensor, targets_T: Tensor, te
     return torch.cat(parts)
 
 
-def _samples_of_steps(
-    model: LanguageModel, inputs_T: Tensor, states: Sequence[State], samples: int, masks: DropoutMasks
-) -> Tensor:
-    """Features ``[T, D, H]`` of single steps, each from its own state: all of them are rows of one step."""
-    time = len(inputs_T)
-    before = State(
-        *(torch.cat(parts, 1).repeat_interleave(samples, 1) for parts in zip(*states, strict=True))
-    )
-    rows = DropoutMasks(
-        input=None if masks.input is None else masks.input.flatten(0, 1)[None],
-        cell=None if masks.cell is None else masks.cell.flatten(1, 2)[:, None],
-        state=None if masks.state is None else masks.state.repeat(1, time, 1),
-        output=None if masks.output is None else masks.output.flatten(0, 1)[None],
-    )
-    features_1RH, _ = model(inputs_T.repeat_interleave(samples)[None], before, rows)
-    features_TDH: Tensor = features_1RH.view(time, samples, features_1RH.shape[2])
-    return features_TDH
-
-
-def _of_steps(masks: DropoutMasks, steps: slice) -> DropoutMasks:
+def _of_step(masks: DropoutMasks, step: slice) -> DropoutMasks:
     return DropoutMasks(
-        input=None if masks.input is None else masks.input[steps],
-        cell=None if masks.cell is None else masks.cell[:, steps],
+        input=None if masks.input is None else masks.input[step],
+        cell=None if masks.cell is None else masks.cell[:, step],
         state=masks.state,
-        output=None if masks.output is None else masks.output[steps],
+        output=None if masks.output is None else masks.output[step],
     )
 
 

@@ -15,18 +15,19 @@ from typing import Any
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.state import ExpertConfig
 from rlstm_model.checkpoint import EVALUATION, Checkpoint, CheckpointError
+from rlstm_model.files import replace_file
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import VocabKind
-from rlstm_training.atomic import replace_text
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import (
     PUBLISHED,
     Advance,
-    DynamicReading,
     Evaluation,
-    StaticReading,
+    Stream,
     evaluator_of,
     no_advance,
+    read_adapting,
+    read_static,
 )
 from rlstm_training.evaluation.monte_carlo import MonteCarlo, sampled_adapted_log_probs, sampled_log_probs
 
@@ -85,19 +86,15 @@ class Procedure:
         """Evaluations of the parts of one text, each of which continues the last one."""
         if self.monte_carlo is not None:
             return self._sample(passages, self.monte_carlo, advance)
-        static = StaticReading(self.model, bos_id=self.bos_id, temperature=self.temperature)
-        results = [static.read(part, advance) for part in passages]
+        bos_id, temperature = self.bos_id, self.temperature
+        results = read_static(self.model, passages, bos_id=bos_id, temperature=temperature, advance=advance)
         if self.calibration is None:
             return results
-        evaluator = evaluator_of(
-            self.model, self.calibration, bos_id=self.bos_id, temperature=self.temperature
-        )
-        learning = DynamicReading(
-            evaluator, static=self.experts > 1, experts=self.experts, rate_scale=self.rate_scale
-        )
+        evaluator = evaluator_of(self.model, self.calibration, bos_id=bos_id, temperature=temperature)
+        start = evaluator.start(static=self.experts > 1, experts=self.experts, rate_scale=self.rate_scale)
+        (adapted,) = read_adapting(evaluator, [Stream(passages, start)], advance)
         return [
-            replace(learning.read(part, advance), static_nats=result.static_nats)
-            for part, result in zip(passages, results, strict=True)
+            replace(own, static_nats=result.static_nats) for own, result in zip(adapted, results, strict=True)
         ]
 
     def _sample(
@@ -123,7 +120,7 @@ class Procedure:
         for part, end in zip(passages, accumulate(len(part.ids) for part in passages), strict=True):
             place = slice(end - len(part.ids), end)
             adapted = None if adapted_N is None else -float(adapted_N[place].sum())
-            results.append(Evaluation.of(part, static=-float(static_N[place].sum()), adapted=adapted))
+            results.append(Evaluation.of(part, -float(static_N[place].sum()), adapted_nats=adapted))
         return results
 
 
@@ -170,7 +167,7 @@ def save_results(checkpoint: Checkpoint, new: Sequence[Mapping[str, Any]]) -> li
     data = {"format_version": FORMAT_VERSION, "fingerprint": checkpoint.fingerprint, "results": results}
     path = checkpoint.folder / EVALUATION
     try:
-        replace_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+        replace_file(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written ({error})") from error
     return results

@@ -13,7 +13,7 @@ from typing import Any
 from rlstm_model.adaptation.config import Kind
 from rlstm_model.vocab import VocabKind
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.evaluation import Advance, Stream, evaluator_of, no_advance, read_together
+from rlstm_training.evaluation.evaluation import Advance, Stream, evaluator_of, no_advance, read_adapting
 from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Setting
 
 # What a text may gain, at least, as a part of its bits: where it gains less, the search sees only noise.
@@ -185,12 +185,12 @@ def session_losses(
             temperature=temperature,
         )
         streams = [
-            Stream(passage, evaluator.start(rate_scale=setting.rate, static=experts > 1, experts=experts))
+            Stream([passage], evaluator.start(rate_scale=setting.rate, static=experts > 1, experts=experts))
             for setting in settings
             for passage in passages
         ]
-        results = read_together(evaluator, streams, advance)
-        bits = [result.bits_per_byte(result.adapted_nats or 0.0) for result in results]
+        results = read_adapting(evaluator, streams, advance)
+        bits = [result.bits_per_byte(result.adapted_nats or 0.0) for (result,) in results]
         names = [passage.name for passage in passages]
         return [
             dict(zip(names, bits[start : start + len(names)], strict=True))

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from rlstm_client import _calls, _http, models, options
-from rlstm_client._appends import PIECE_BYTES, AppendPlan, PieceBuffer, telling
-from rlstm_client._async.connection import AsyncConnection, AsyncEventStream, each
+from rlstm_client._appends import AppendPlan, telling
+from rlstm_client._async.connection import AsyncConnection, AsyncEventStream
 from rlstm_client._calls import Call
 from rlstm_client._http import ArrivingFile, PathOrFile
 from rlstm_client.models import AppendResult, Generation, Health, Ranking, ScoreResult, SessionInfo, Snapshot
@@ -36,26 +36,17 @@ class AsyncClient(AsyncConnection):
         """Return the log-probability of every token of a text, of ids, or of up to 256 items."""
         return await self._send(_calls.score(text, given))
 
-    @overload
     async def generate(
-        self,
-        prompt: str | None = None,
-        *,
-        stream: Literal[False] = False,
-        **given: Unpack[options.GenerateOptions],
-    ) -> Generation: ...
-    @overload
-    async def generate(
-        self, prompt: str | None = None, *, stream: Literal[True], **given: Unpack[options.GenerateOptions]
-    ) -> AsyncEventStream: ...
-    async def generate(
-        self, prompt: str | None = None, *, stream: bool = False, **given: Unpack[options.GenerateOptions]
-    ) -> Generation | AsyncEventStream:
-        """Continue a prompt; with ``stream=True`` return its events as they come."""
-        call = _calls.generate(prompt, given, stream=stream)
-        if stream:
-            return await self._stream(call)
-        return await self._send(call)
+        self, prompt: str | None = None, **given: Unpack[options.GenerateOptions]
+    ) -> Generation:
+        """Continue a prompt."""
+        return await self._send(_calls.generate(prompt, given))
+
+    def generate_stream(
+        self, prompt: str | None = None, **given: Unpack[options.GenerateOptions]
+    ) -> AsyncEventStream:
+        """Continue a prompt, and iterate over the events as they come."""
+        return AsyncEventStream(self, _calls.generate(prompt, given, stream=True))
 
     async def tokenize(
         self, prompt: str, *, model: str | None = None, add_special_tokens: bool | None = None
@@ -135,36 +126,9 @@ class AsyncSession:
         """
         plan = AppendPlan(self.id, text, given)
         with telling(plan.progress):
-            return await self._carry_out(plan)
-
-    async def append_stream(
-        self,
-        texts: Iterable[str] | AsyncIterable[str],
-        *,
-        gather_bytes: int = PIECE_BYTES,
-        final: bool = False,
-        **given: Unpack[options.StreamAppendOptions],
-    ) -> AsyncIterator[AppendResult]:
-        """Append texts as they come and yield an answer for each piece.
-
-        Texts are gathered until there are ``gather_bytes`` of them; 1 sends each at once.
-        ``final`` flushes the word in progress at the end; the newest piece then waits for the next.
-
-        Whatever is raised, by the texts too, has a ``progress`` that says what of them is in the session.
-        """
-        buffer = PieceBuffer(gather_bytes, hold_last=final)
-        with telling(buffer.progress):
-            async for text in each(texts):
-                for piece in buffer.feed(text):
-                    yield await self._carry_out(buffer.plan(self.id, piece, given))
-            for piece, last in buffer.finish():
-                plan = buffer.plan(self.id, piece, {**given, "final": final and last})
-                yield await self._carry_out(plan)
-
-    async def _carry_out(self, plan: AppendPlan) -> AppendResult:
-        for call in plan:
-            plan.add(await self._send(call))
-        return plan.result
+            for call in plan:
+                plan.add(await self._send(call))
+            return plan.result
 
     def stream(
         self,
@@ -201,25 +165,16 @@ class AsyncSession:
         given = {"weights": weights, "unit": unit, "min_version": min_version}
         return await self._send(_calls.score_candidates(self.id, candidates, given))
 
-    @overload
-    async def generate(
-        self, *, stream: Literal[False] = False, **given: Unpack[options.SessionGenerateOptions]
-    ) -> Generation: ...
-    @overload
-    async def generate(
-        self, *, stream: Literal[True], **given: Unpack[options.SessionGenerateOptions]
-    ) -> AsyncEventStream: ...
-    async def generate(
-        self, *, stream: bool = False, **given: Unpack[options.SessionGenerateOptions]
-    ) -> Generation | AsyncEventStream:
-        """Continue the session's text; ``commit=True`` keeps what was generated.
+    async def generate(self, **given: Unpack[options.SessionGenerateOptions]) -> Generation:
+        """Continue the session's text; ``commit=True`` keeps what was generated."""
+        return await self._send(_calls.generate_in_session(self.id, given))
+
+    def generate_stream(self, **given: Unpack[options.SessionGenerateOptions]) -> AsyncEventStream:
+        """Continue the session's text, and iterate over the events as they come.
 
         A stream of text that is kept goes on by itself where it broke off; nothing comes twice.
         """
-        call = _calls.generate_in_session(self.id, given, stream=stream)
-        if stream:
-            return await self._connection._stream(call)
-        return await self._send(call)
+        return AsyncEventStream(self._connection, _calls.generate_in_session(self.id, given, stream=True))
 
     async def reset(self, **given: Unpack[options.ResetOptions]) -> SessionInfo:
         """Forget the fast weights, the recurrent state, or both."""

@@ -3,11 +3,11 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Self, TypeVar
 
 from rlstm_client import _http
-from rlstm_client._calls import DEFAULT_RETRIES, EVENTS, OCTETS, Call, Retries, answer, still_open
+from rlstm_client._calls import DEFAULT_RETRIES, EVENTS, OCTETS, Call, Retries, still_open
 from rlstm_client._events import EventReader
 from rlstm_client._http import ArrivingFile
 from rlstm_client.errors import RLSTMError
@@ -73,22 +73,13 @@ class AsyncConnection:
         while True:
             file.restart()
             try:
-                async with aclosing(self._chunks(call, OCTETS)) as chunks:
-                    async for chunk in chunks:
+                async with self._opened(call, OCTETS) as response:
+                    async for chunk in response.aiter_bytes():
                         await asyncio.to_thread(file.partial.write, chunk)
                 return
             except RLSTMError as error:
                 await self._pause(call, error, attempt)
             attempt += 1
-
-    async def _stream(self, call: Call[Any]) -> "AsyncEventStream":
-        """Send a call and return its events.
-
-        It is repeated while no event has come, and afterwards goes on where the server keeps the text.
-        """
-        events = AsyncEventStream(self, call)
-        await events._begin()
-        return events
 
     async def _pause(self, call: Call[Any], error: RLSTMError, attempt: int) -> None:
         """Wait before the next attempt; raise the error when there is none."""
@@ -102,23 +93,21 @@ class AsyncConnection:
             response = await self._http.send(_http.request(self._http, call))
         except _http.FAILURES as error:
             raise _http.no_answer(error, call, self._http) from error
-        return answer(call, _http.reply(response))
+        return _http.answer(call, response)
 
-    async def _chunks(self, call: Call[Any], media_type: str) -> AsyncGenerator[bytes, None]:
-        """Send a call and yield the bytes of its stream as they come."""
-        response: _http.Response | None = None
+    @asynccontextmanager
+    async def _opened(self, call: Call[Any], media_type: str) -> AsyncIterator[_http.Response]:
+        """Send a call, and give the answer that is still to be read."""
         try:
-            response = await self._http.send(_http.request(self._http, call), stream=True)
-            if not _http.is_stream(response, media_type):
-                await response.aread()
-                raise _http.no_stream(call, response, media_type)
-            async for chunk in response.aiter_bytes():
-                yield chunk
+            async with aclosing(
+                await self._http.send(_http.request(self._http, call), stream=True)
+            ) as response:
+                if not _http.is_stream(response, media_type):
+                    await response.aread()
+                    raise _http.no_stream(call, response, media_type)
+                yield response
         except _http.FAILURES as error:
             raise _http.no_answer(error, call, self._http) from error
-        finally:
-            if response is not None:
-                await response.aclose()
 
 
 class AsyncStream(AsyncIterator[T]):
@@ -144,34 +133,19 @@ class AsyncStream(AsyncIterator[T]):
 
 
 class AsyncEventStream(AsyncStream[Event]):
-    """The events of one generation. Close it, or leave its ``async with``, to end the generation early."""
+    """The events of one generation, which begins with the first and ends early where this is closed."""
 
     def __init__(self, connection: AsyncConnection, call: Call[Any]) -> None:
         self._answers = _read(connection, EventReader(call))
-        self._first: Event | None = None
-
-    async def __anext__(self) -> Event:
-        first, self._first = self._first, None
-        return first if first is not None else await anext(self._answers)
-
-    async def close(self) -> None:
-        """Close the connection; the server then stops."""
-        self._first = None
-        await super().close()
-
-    async def _begin(self) -> None:
-        """Wait for the first event: what is refused is refused at once."""
-        self._first = await anext(self._answers)
 
 
 async def _read(connection: AsyncConnection, reader: EventReader) -> AsyncGenerator[Event, None]:
     attempt = 1
     while True:
-        reader.reconnected()
         try:
-            async with aclosing(connection._chunks(reader.call, EVENTS)) as chunks:
-                async for chunk in chunks:
-                    for event in reader.feed(chunk):
+            async with connection._opened(reader.call, EVENTS) as response:
+                async for sent in _http.EventSource(response).aiter_sse():
+                    if (event := reader.take(sent)) is not None:
                         attempt = 1
                         yield event
             reader.finish()

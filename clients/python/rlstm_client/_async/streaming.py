@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from typing import Any
 
 from rlstm_client import _http, _sockets
-from rlstm_client._appends import FRAME_BYTES, WINDOW, Frames, PieceBuffer, telling
+from rlstm_client._appends import FRAME_BYTES, WINDOW, Frames, cut, telling
 from rlstm_client._async.connection import AsyncConnection, AsyncStream, each
 from rlstm_client._sockets import AsyncFeeder, AsyncSocket
 from rlstm_client.errors import RLSTMError, TimedOutError
@@ -103,7 +103,7 @@ class _Exchange:
             raise RuntimeError("the stream has no connection")
         owed, seconds = bool(self._frames.unacknowledged), self._connection._timeout
         try:
-            return self._frames.take(await _sockets.receive_async(self._socket, seconds))
+            return self._frames.take(await asyncio.wait_for(self._socket.recv(), seconds))
         except TimeoutError as error:
             if owed:
                 late = f"no answer in {seconds} seconds"
@@ -141,15 +141,18 @@ class _Exchange:
     # ---- what sends ---------------------------------------------------------------------------------------
 
     async def _feed(self) -> None:
-        buffer = PieceBuffer(1, hold_last=self._final, piece_bytes=FRAME_BYTES)
+        held = ""  # the newest piece of a text that has an end, where it is marked
         try:
             async for text in each(self._texts):
-                for piece in buffer.feed(text):
-                    await self._send(piece)
+                for piece in cut(text, FRAME_BYTES):
+                    if self._final and piece:
+                        piece, held = held, piece
+                    if piece:
+                        await self._send(piece)
                 if self._left:
                     return
-            for piece, last in buffer.finish():
-                await self._send(piece, final=self._final and last)
+            if held:
+                await self._send(held, final=True)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # raised where the answers are read

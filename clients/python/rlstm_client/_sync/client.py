@@ -3,10 +3,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from rlstm_client import _calls, _http, models, options
-from rlstm_client._appends import PIECE_BYTES, AppendPlan, PieceBuffer, telling
+from rlstm_client._appends import AppendPlan, telling
 from rlstm_client._calls import Call
 from rlstm_client._http import ArrivingFile, PathOrFile
 from rlstm_client._sync.connection import Connection, EventStream
@@ -36,26 +36,15 @@ class Client(Connection):
         """Return the log-probability of every token of a text, of ids, or of up to 256 items."""
         return self._send(_calls.score(text, given))
 
-    @overload
-    def generate(
-        self,
-        prompt: str | None = None,
-        *,
-        stream: Literal[False] = False,
-        **given: Unpack[options.GenerateOptions],
-    ) -> Generation: ...
-    @overload
-    def generate(
-        self, prompt: str | None = None, *, stream: Literal[True], **given: Unpack[options.GenerateOptions]
-    ) -> EventStream: ...
-    def generate(
-        self, prompt: str | None = None, *, stream: bool = False, **given: Unpack[options.GenerateOptions]
-    ) -> Generation | EventStream:
-        """Continue a prompt; with ``stream=True`` return its events as they come."""
-        call = _calls.generate(prompt, given, stream=stream)
-        if stream:
-            return self._stream(call)
-        return self._send(call)
+    def generate(self, prompt: str | None = None, **given: Unpack[options.GenerateOptions]) -> Generation:
+        """Continue a prompt."""
+        return self._send(_calls.generate(prompt, given))
+
+    def generate_stream(
+        self, prompt: str | None = None, **given: Unpack[options.GenerateOptions]
+    ) -> EventStream:
+        """Continue a prompt, and iterate over the events as they come."""
+        return EventStream(self, _calls.generate(prompt, given, stream=True))
 
     def tokenize(
         self, prompt: str, *, model: str | None = None, add_special_tokens: bool | None = None
@@ -135,36 +124,9 @@ class Session:
         """
         plan = AppendPlan(self.id, text, given)
         with telling(plan.progress):
-            return self._carry_out(plan)
-
-    def append_stream(
-        self,
-        texts: Iterable[str],
-        *,
-        gather_bytes: int = PIECE_BYTES,
-        final: bool = False,
-        **given: Unpack[options.StreamAppendOptions],
-    ) -> Iterator[AppendResult]:
-        """Append texts as they come and yield an answer for each piece.
-
-        Texts are gathered until there are ``gather_bytes`` of them; 1 sends each at once.
-        ``final`` flushes the word in progress at the end; the newest piece then waits for the next.
-
-        Whatever is raised, by the texts too, has a ``progress`` that says what of them is in the session.
-        """
-        buffer = PieceBuffer(gather_bytes, hold_last=final)
-        with telling(buffer.progress):
-            for text in texts:
-                for piece in buffer.feed(text):
-                    yield self._carry_out(buffer.plan(self.id, piece, given))
-            for piece, last in buffer.finish():
-                plan = buffer.plan(self.id, piece, {**given, "final": final and last})
-                yield self._carry_out(plan)
-
-    def _carry_out(self, plan: AppendPlan) -> AppendResult:
-        for call in plan:
-            plan.add(self._send(call))
-        return plan.result
+            for call in plan:
+                plan.add(self._send(call))
+            return plan.result
 
     def stream(
         self,
@@ -201,25 +163,16 @@ class Session:
         given = {"weights": weights, "unit": unit, "min_version": min_version}
         return self._send(_calls.score_candidates(self.id, candidates, given))
 
-    @overload
-    def generate(
-        self, *, stream: Literal[False] = False, **given: Unpack[options.SessionGenerateOptions]
-    ) -> Generation: ...
-    @overload
-    def generate(
-        self, *, stream: Literal[True], **given: Unpack[options.SessionGenerateOptions]
-    ) -> EventStream: ...
-    def generate(
-        self, *, stream: bool = False, **given: Unpack[options.SessionGenerateOptions]
-    ) -> Generation | EventStream:
-        """Continue the session's text; ``commit=True`` keeps what was generated.
+    def generate(self, **given: Unpack[options.SessionGenerateOptions]) -> Generation:
+        """Continue the session's text; ``commit=True`` keeps what was generated."""
+        return self._send(_calls.generate_in_session(self.id, given))
+
+    def generate_stream(self, **given: Unpack[options.SessionGenerateOptions]) -> EventStream:
+        """Continue the session's text, and iterate over the events as they come.
 
         A stream of text that is kept goes on by itself where it broke off; nothing comes twice.
         """
-        call = _calls.generate_in_session(self.id, given, stream=stream)
-        if stream:
-            return self._connection._stream(call)
-        return self._send(call)
+        return EventStream(self._connection, _calls.generate_in_session(self.id, given, stream=True))
 
     def reset(self, **given: Unpack[options.ResetOptions]) -> SessionInfo:
         """Forget the fast weights, the recurrent state, or both."""

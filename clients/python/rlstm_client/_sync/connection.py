@@ -4,11 +4,11 @@
 import random
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any, Self, TypeVar
 
 from rlstm_client import _http
-from rlstm_client._calls import DEFAULT_RETRIES, EVENTS, OCTETS, Call, Retries, answer, still_open
+from rlstm_client._calls import DEFAULT_RETRIES, EVENTS, OCTETS, Call, Retries, still_open
 from rlstm_client._events import EventReader
 from rlstm_client._http import ArrivingFile
 from rlstm_client.errors import RLSTMError
@@ -74,22 +74,13 @@ class Connection:
         while True:
             file.restart()
             try:
-                with closing(self._chunks(call, OCTETS)) as chunks:
-                    for chunk in chunks:
+                with self._opened(call, OCTETS) as response:
+                    for chunk in response.iter_bytes():
                         file.partial.write(chunk)
                 return
             except RLSTMError as error:
                 self._pause(call, error, attempt)
             attempt += 1
-
-    def _stream(self, call: Call[Any]) -> "EventStream":
-        """Send a call and return its events.
-
-        It is repeated while no event has come, and afterwards goes on where the server keeps the text.
-        """
-        events = EventStream(self, call)
-        events._begin()
-        return events
 
     def _pause(self, call: Call[Any], error: RLSTMError, attempt: int) -> None:
         """Wait before the next attempt; raise the error when there is none."""
@@ -103,22 +94,19 @@ class Connection:
             response = self._http.send(_http.request(self._http, call))
         except _http.FAILURES as error:
             raise _http.no_answer(error, call, self._http) from error
-        return answer(call, _http.reply(response))
+        return _http.answer(call, response)
 
-    def _chunks(self, call: Call[Any], media_type: str) -> Generator[bytes, None, None]:
-        """Send a call and yield the bytes of its stream as they come."""
-        response: _http.Response | None = None
+    @contextmanager
+    def _opened(self, call: Call[Any], media_type: str) -> Iterator[_http.Response]:
+        """Send a call, and give the answer that is still to be read."""
         try:
-            response = self._http.send(_http.request(self._http, call), stream=True)
-            if not _http.is_stream(response, media_type):
-                response.read()
-                raise _http.no_stream(call, response, media_type)
-            yield from response.iter_bytes()
+            with closing(self._http.send(_http.request(self._http, call), stream=True)) as response:
+                if not _http.is_stream(response, media_type):
+                    response.read()
+                    raise _http.no_stream(call, response, media_type)
+                yield response
         except _http.FAILURES as error:
             raise _http.no_answer(error, call, self._http) from error
-        finally:
-            if response is not None:
-                response.close()
 
 
 class Stream(Iterator[T]):
@@ -144,34 +132,19 @@ class Stream(Iterator[T]):
 
 
 class EventStream(Stream[Event]):
-    """The events of one generation. Close it, or leave its ``with``, to end the generation early."""
+    """The events of one generation, which begins with the first and ends early where this is closed."""
 
     def __init__(self, connection: Connection, call: Call[Any]) -> None:
         self._answers = _read(connection, EventReader(call))
-        self._first: Event | None = None
-
-    def __next__(self) -> Event:
-        first, self._first = self._first, None
-        return first if first is not None else next(self._answers)
-
-    def close(self) -> None:
-        """Close the connection; the server then stops."""
-        self._first = None
-        super().close()
-
-    def _begin(self) -> None:
-        """Wait for the first event: what is refused is refused at once."""
-        self._first = next(self._answers)
 
 
 def _read(connection: Connection, reader: EventReader) -> Generator[Event, None, None]:
     attempt = 1
     while True:
-        reader.reconnected()
         try:
-            with closing(connection._chunks(reader.call, EVENTS)) as chunks:
-                for chunk in chunks:
-                    for event in reader.feed(chunk):
+            with connection._opened(reader.call, EVENTS) as response:
+                for sent in _http.EventSource(response).iter_sse():
+                    if (event := reader.take(sent)) is not None:
                         attempt = 1
                         yield event
             reader.finish()

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable
 from typing import Any
 
 from rlstm_client import _http, _sockets
-from rlstm_client._appends import FRAME_BYTES, WINDOW, Frames, PieceBuffer, telling
+from rlstm_client._appends import FRAME_BYTES, WINDOW, Frames, cut, telling
 from rlstm_client._sockets import Feeder, Socket
 from rlstm_client._sync.connection import Connection, Stream
 from rlstm_client.errors import RLSTMError, TimedOutError
@@ -104,7 +104,7 @@ class _Exchange:
             raise RuntimeError("the stream has no connection")
         owed, seconds = bool(self._frames.unacknowledged), self._connection._timeout
         try:
-            return self._frames.take(_sockets.receive_sync(self._socket, seconds))
+            return self._frames.take(self._socket.recv(seconds))
         except TimeoutError as error:
             if owed:
                 late = f"no answer in {seconds} seconds"
@@ -142,15 +142,18 @@ class _Exchange:
     # ---- what sends ---------------------------------------------------------------------------------------
 
     def _feed(self) -> None:
-        buffer = PieceBuffer(1, hold_last=self._final, piece_bytes=FRAME_BYTES)
+        held = ""  # the newest piece of a text that has an end, where it is marked
         try:
             for text in self._texts:
-                for piece in buffer.feed(text):
-                    self._send(piece)
+                for piece in cut(text, FRAME_BYTES):
+                    if self._final and piece:
+                        piece, held = held, piece
+                    if piece:
+                        self._send(piece)
                 if self._left:
                     return
-            for piece, last in buffer.finish():
-                self._send(piece, final=self._final and last)
+            if held:
+                self._send(held, final=True)
         except BaseException as error:  # raised where the answers are read
             self._fault = error
         with self._lock:

@@ -4,24 +4,14 @@
 without a server, are found by their entry points; what they need comes with an extra of the distribution.
 """
 
-import json
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from importlib.metadata import EntryPoint, entry_points, version
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from rlstm_client.cli.exits import EXIT_CODES, CommandError, Exit, one_line_errors
-
-if TYPE_CHECKING:
-    from rlstm_client import AsyncClient
-    from rlstm_client._calls import Call
-
-T = TypeVar("T")
 
 COMMAND_GROUP = "rlstm.commands"
 LOCAL_GROUP = "rlstm.local"
@@ -29,161 +19,66 @@ DISTRIBUTION = "mogrifier-rlstm"
 DEFAULT_MODEL = "bytes-small"
 """The shipped model that is used here, without a server, unless another one is asked for."""
 
-LocalAct = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
+class Command(NamedTuple):
+    """A command: a part of this package (``target``), or of one whose needs come with ``extra``.
 
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """A command and where it is: in this package (``target``), or in one whose needs come with ``extra``.
-
-    With ``parts`` it is a group of commands; the entry point of a part is ``group.part``.
+    A dotted name is that of a part of a group; the entry point of a command behind has its name.
     """
 
     name: str
     help: str
-    target: str = ""
     extra: str = ""
-    parts: tuple["Command", ...] = ()
+    target: str = ""
 
 
-STORES = (
-    Command(name="install", help="Install the function library on a shared store.", extra="server"),
-    Command(name="check", help="Say whether a store keeps what sessions are promised.", extra="server"),
-)
+GROUPS: Final = {"store": "Prepare and check a store that servers share."}
 
-COMMANDS = (
-    Command(name="serve", help="Serve a model and its sessions over HTTP.", extra="server"),
-    Command(name="models", help="List the models that are here.", extra="server"),
-    Command(name="store", help="Prepare and check a store that servers share.", parts=STORES),
-    Command(name="probe", help="Measure a service from outside, for Prometheus.", extra="server"),
-    Command(name="train", help="Train a model by a recipe.", extra="training"),
-    Command(name="import", help="Take in an LSTM that was trained elsewhere.", extra="training"),
-    Command(name="calibrate", help="Measure what learning in service needs.", extra="training"),
-    Command(name="evaluate", help="Evaluate a model on texts, static or learning.", extra="training"),
-    Command(name="corpora", help="Say which published corpora are here; fetch others.", extra="training"),
-    Command(name="tune", help="Search a recipe's settings.", extra="training"),
-    Command(name="report", help="Compare training runs on one page.", extra="training"),
-    Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.text:score_app"),
-    Command(name="generate", help="Continue a text.", target="rlstm_client.cli.text:generate_app"),
+COMMANDS: Final = (
+    Command("serve", "Serve a model and its sessions over HTTP.", "server"),
+    Command("models", "List the models that are here.", "server"),
+    Command("store.install", "Install the function library on a shared store.", "server"),
+    Command("store.check", "Say whether a store keeps what sessions are promised.", "server"),
+    Command("probe", "Measure a service from outside, for Prometheus.", "server"),
+    Command("train", "Train a model by a recipe.", "training"),
+    Command("import", "Take in an LSTM that was trained elsewhere.", "training"),
+    Command("calibrate", "Measure what learning in service needs.", "training"),
+    Command("evaluate", "Evaluate a model on texts, static or learning.", "training"),
+    Command("corpora", "Say which published corpora are here; fetch others.", "training"),
+    Command("tune", "Search a recipe's settings.", "training"),
+    Command("report", "Compare training runs on one page.", "training"),
+    Command("score", "Say how many bits a text costs.", target="text:score"),
+    Command("generate", "Continue a text.", target="text:generate"),
+    Command("surprisal", "Say what each word of a text costs, as a table.", target="surprisal:surprisal"),
     Command(
-        name="surprisal",
-        help="Say what each word of a text costs, as a table.",
-        target="rlstm_client.cli.surprisal:app",
+        "reading-times",
+        "Say how much of reading times surprisal explains.",
+        "reading",
+        "reading_times:reading_times",
     ),
-    Command(
-        name="reading-times",
-        help="Say how much of reading times surprisal explains.",
-        target="rlstm_client.cli.reading_times:app",
-        extra="reading",
-    ),
-    Command(name="watch", help="Find strange lines in a log.", target="rlstm_client.cli.watch:app"),
-    Command(
-        name="complete",
-        help="Propose how a line goes on, in your style.",
-        target="rlstm_client.cli.complete:app",
-    ),
-    Command(name="rescore", help="Rank n-best lists of a recogniser.", target="rlstm_client.cli.rescore:app"),
-    Command(
-        name="compress",
-        help="Compress a file to as many bits as it costs a model.",
-        target="rlstm_client.cli.compress:compress_app",
-    ),
-    Command(
-        name="decompress",
-        help="Give back what was compressed.",
-        target="rlstm_client.cli.compress:decompress_app",
-    ),
-    Command(name="session", help="Keep streams and learn from them.", target="rlstm_client.cli.session:app"),
+    Command("watch", "Find strange lines in a log.", target="watch:watch"),
+    Command("complete", "Propose how a line goes on, in your style.", target="complete:complete"),
+    Command("rescore", "Rank n-best lists of a recogniser.", target="rescore:rescore"),
+    Command("compress", "Compress a file to as many bits as it costs a model.", target="compress:compress"),
+    Command("decompress", "Give back what was compressed.", target="compress:decompress"),
+    Command("session", "Keep streams and learn from them.", target="session:app"),
 )
 
 
-class PassThroughCommand(TyperCommand):
-    """Takes every argument as it is, ``--help`` too: they belong to the command behind."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the arguments unread."""
-        ctx.args = list(args)
-        return list(args)
-
-
-class CompletingGroup(TyperGroup):
-    """Puts the command behind in place of a pass-through when a shell asks how its arguments could go on."""
+class LazyGroup(TyperGroup):
+    """Loads a command when it is asked for, in place of what stands for it in the list."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Load it for that alone; one that is not installed completes nothing."""
+        """Load it; where a shell completes, one that is not installed completes nothing."""
         name, command, rest = super().resolve_command(ctx, args)
-        if ctx.resilient_parsing and isinstance(command, PassThroughCommand):
-            with suppress(CommandError):
-                command = _behind(command.context_settings["obj"])
+        known = command.context_settings.get("obj") if command is not None else None
+        if isinstance(known, Command):
+            try:
+                command = _behind(known)
+            except CommandError:
+                if not ctx.resilient_parsing:
+                    raise
         return name, command, rest
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add a pass-through for each command, and a group for those that have parts."""
-    for command in COMMANDS:
-        if command.parts:
-            app.add_typer(_group(command), name=command.name, help=command.help)
-        else:
-            _add(app, command)
-
-
-def _group(command: Command) -> typer.Typer:
-    group = typer.Typer(cls=CompletingGroup, no_args_is_help=True, rich_markup_mode=None)
-    for part in command.parts:
-        _add(group, part, within=f"{command.name}.")
-    return group
-
-
-def _add(app: typer.Typer, command: Command, within: str = "") -> None:
-    def run_with(ctx: typer.Context) -> None:
-        run(ctx.obj, ctx.args)
-
-    known = {"obj": replace(command, name=within + command.name)}
-    app.command(command.name, help=command.help, cls=PassThroughCommand, context_settings=known)(run_with)
-
-
-def run(command: Command, arguments: Sequence[str]) -> None:
-    """Load a command and hand it its arguments; it ends the process with its own exit code.
-
-    The name of a part of a group has the group's in front: ``bench.train``.
-    """
-    _behind(command).main(args=list(arguments), prog_name=f"rlstm {command.name.replace('.', ' ')}")
-
-
-def act_locally(name: str, model: str | None, call: "Call[T]") -> T:
-    """Have a call answered without a server.
-
-    The entry point ``name`` of the group ``rlstm.local`` takes the model's name or path (`DEFAULT_MODEL`
-    for None) and the body of the route of the same name, and returns the body of the route's answer. What it
-    raises says why not.
-
-    Raises:
-        CommandError: it is not installed, or it failed.
-    """
-    act: LocalAct = load(LOCAL_GROUP, name, "server")
-    try:
-        answer = act(model or DEFAULT_MODEL, json.loads(call.content or b"{}"))
-    except Exception as error:
-        raise CommandError(str(error) or type(error).__name__, Exit.REFUSED) from error
-    return call.read(answer)
-
-
-@asynccontextmanager
-async def serving_locally(model: str | None) -> AsyncIterator["AsyncClient"]:
-    """Open a client of a server in this process, which is asked without a network and ends with it.
-
-    Raises:
-        CommandError: it is not installed, or there is no such model.
-    """
-    from rlstm_client import AsyncClient
-
-    serving = load(LOCAL_GROUP, "serving", "server")
-    async with AsyncExitStack() as stack:
-        try:
-            transport = await stack.enter_async_context(serving(model or DEFAULT_MODEL))
-        except Exception as error:
-            raise CommandError(str(error) or type(error).__name__, Exit.REFUSED) from error
-        yield await stack.enter_async_context(AsyncClient("http://localhost", transport=transport))
 
 
 def load(group: str, name: str, extra: str) -> Any:
@@ -212,33 +107,22 @@ def _advice(extra: str) -> str:
 
 
 def _behind(command: Command) -> Any:
-    """Load what a command runs."""
+    """Load what a command runs: a typer app, or a function as typer reads it."""
     if command.target:
-        point = EntryPoint(name=command.name, value=command.target, group=COMMAND_GROUP)
-        return _with_main(_loaded(point, command.extra))
-    return _with_main(load(COMMAND_GROUP, command.name, command.extra))
-
-
-def _with_main(target: Any) -> Any:
-    """Return a command with a ``main``: a typer app, a click command, or a function as typer reads it."""
-    if hasattr(target, "main"):
-        return target
-    app = target if isinstance(target, typer.Typer) else _app_of(target)
-    return typer.main.get_command(app)
-
-
-def _app_of(function: Callable[..., Any]) -> typer.Typer:
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command()(function)
-    return app
+        point = EntryPoint(command.name, f"{__package__}.{command.target}", COMMAND_GROUP)
+        target = _loaded(point, command.extra)
+    else:
+        target = load(COMMAND_GROUP, command.name, command.extra)
+    if not isinstance(target, typer.Typer):
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        app.command()(target)
+        target = app
+    return typer.main.get_command(target)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        try:
-            sys.stdout.write(f"rlstm {version(DISTRIBUTION)}\n")
-        except PackageNotFoundError:
-            sys.stdout.write("rlstm (not installed)\n")
+        sys.stdout.write(f"rlstm {version(DISTRIBUTION)}\n")
         raise typer.Exit
 
 
@@ -253,18 +137,25 @@ def _root(
 def build() -> typer.Typer:
     """Put the command line together."""
     app = typer.Typer(
-        cls=CompletingGroup,
+        cls=LazyGroup,
         callback=_root,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # plain help: rich's renderer would cost a tenth of a second at each start
         epilog=EXIT_CODES,
     )
-    add_to(app)
+    groups = {"": app}
+    for command in COMMANDS:
+        group, _, name = command.name.rpartition(".")
+        if group not in groups:
+            groups[group] = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode=None)
+            app.add_typer(groups[group], name=group, help=GROUPS[group])
+        known: dict[str, Any] = {"help": command.help, "context_settings": {"obj": command}}
+        groups[group].command(name, **known)(lambda: None)
     return app
 
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
     with one_line_errors():
-        build()()
+        build()(prog_name="rlstm")

@@ -3,10 +3,9 @@
 Lines come from the keyboard or through a pipe. Proposals go to standard output, all else to standard error.
 """
 
-import asyncio
 import sys
-import threading
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -14,13 +13,10 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from rlstm_client import texts
-from rlstm_client._http import DEFAULT_URL
-from rlstm_client.cli import inputs, kept, output
-from rlstm_client.cli.kept import KeptSession
-from rlstm_client.models import Adapt
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+from rlstm_client import AsyncClient, AsyncSession, texts
+from rlstm_client.cli import inputs, output
+from rlstm_client.cli.kept import USUAL, Kept
+from rlstm_client.cli.sources import pumped
 
 ASK: Final = "? "
 
@@ -33,7 +29,8 @@ class Desk:
     seed        of the next one
     """
 
-    kept: KeptSession
+    kept: Kept
+    session: AsyncSession
     proposals: int
     max_tokens: int
     temperature: float
@@ -44,8 +41,8 @@ class Desk:
 
     async def keep(self, line: str) -> None:
         """Append a line of the user's, and learn it."""
-        answer = await self.kept.session.append(line + "\n", scores="totals", unit="bits")
-        await self.kept.save()
+        answer = await self.session.append(line + "\n", scores="totals", unit="bits")
+        await self.kept.save(self.session)
         if answer.totals is not None and answer.totals.static_logprob is not None:
             self.bytes += answer.totals.bytes
             self.static_bits -= answer.totals.static_logprob
@@ -53,7 +50,7 @@ class Desk:
 
     async def propose(self, beginning: str) -> list[str]:
         """Return different ways to go on; the session stays as it is, since a copy of it is asked."""
-        copy = await self.kept.session.fork()
+        copy = await self.session.fork()
         try:
             if beginning:
                 await copy.append(beginning, learn=False, scores="none")
@@ -94,67 +91,39 @@ class Desk:
         return f"{self.bytes:,} bytes learned: static {static:.3f}, adapted {adapted:.3f} bits per byte"
 
 
-@app.command()
+@inputs.command()
 def complete(
+    kept: Kept,
+    how: inputs.How,
     *,
     proposals: Annotated[int, typer.Option(min=1, max=9, help="How many at a time.")] = 3,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="At most so many new tokens.")] = 80,
     temperature: Annotated[float, typer.Option("--temperature", "-t", help="0 is greedy.")] = 0.7,
     seed: Annotated[int, typer.Option(help="The same seed gives the same proposals.")] = 1,
-    name: kept.Name = None,
-    local: inputs.Local = False,
-    model: inputs.Model = None,
-    state: kept.State = None,
-    adapt: Annotated[Adapt, typer.Option(help="What learns, of a new session.")] = "both",
-    encoding: inputs.Encoding = None,
-    invalid: inputs.Invalid = "refuse",
-    url: inputs.Url = DEFAULT_URL,
-    api_key: inputs.ApiKey = None,
 ) -> None:
     """Learn each line that is typed; "? Begin" asks how one that begins so may go on, and 1, 2 or 3 keeps it.
 
     Example: rlstm complete --name diary
     """
-    kept.check(local=local, names=[name] if name else (), states=[state] if state else ())
-    wanted = kept.wanted(adapt, name=name, local=local, model=model)
     console = Console(stderr=True, highlight=False)
 
-    async def run() -> None:
-        async with (
-            kept.served(url, api_key, local, model, kept.USUAL) as client,
-            kept.opened(client, wanted, state, kept.USUAL) as session,
-        ):
-            desk = Desk(session, proposals, max_tokens, temperature, seed)
+    async def run(client: AsyncClient) -> None:
+        async with kept.session(client, USUAL) as session:
+            desk = Desk(kept, session, proposals, max_tokens, temperature, seed)
             try:
-                await desk.talk(_typed(console, texts.How(encoding, invalid)))
+                await desk.talk(_typed(console, how))
             finally:
                 console.print(desk.summary(), soft_wrap=True)
 
-    asyncio.run(run())
+    kept.run(run, USUAL)
 
 
-async def _typed(console: Console, how: texts.How) -> AsyncIterator[str]:
-    """Yield lines, without their ends, as they are typed or piped. Nothing waits for one at the end."""
-    loop, coming = asyncio.get_running_loop(), asyncio.Queue[str | Exception | None](1)
-
-    def pump() -> None:
-        def put(item: str | Exception | None) -> None:
-            asyncio.run_coroutine_threadsafe(coming.put(item), loop).result()
-
-        try:
-            for line in texts.lines(texts.read(Path("-"), *how)):
-                put(line.removesuffix("\n"))
-        except Exception as error:
-            put(error)
-        put(None)
-
-    threading.Thread(target=pump, daemon=True).start()
-    while True:
-        if sys.stdin.isatty():
-            console.print("> ", end="")
-        line = await coming.get()
-        if isinstance(line, Exception):
-            raise line
-        if line is None:
-            return
-        yield line
+async def _typed(console: Console, how: inputs.How) -> AsyncIterator[str]:
+    """Yield lines, without their ends, as they are typed or piped."""
+    async with aclosing(pumped(texts.lines(how.read(Path("-"))))) as lines:
+        while True:
+            if sys.stdin.isatty():
+                console.print("> ", end="")
+            if (line := await anext(lines, None)) is None:
+                return
+            yield line.removesuffix("\n")

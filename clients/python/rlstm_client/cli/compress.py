@@ -16,9 +16,6 @@ from rlstm_client._http import ArrivingFile
 from rlstm_client.cli import commands, inputs, output
 from rlstm_client.cli.exits import CommandError, Exit
 
-compress_app = typer.Typer(add_completion=False, rich_markup_mode=None)
-decompress_app = typer.Typer(add_completion=False, rich_markup_mode=None)
-
 SUFFIX: Final = ".rlz"
 _PIPE: Final = Path("-")
 
@@ -31,7 +28,6 @@ Adapt = Annotated[
 ]
 
 
-@compress_app.command()
 def compress(
     file: Source,
     out: Out = None,
@@ -56,7 +52,6 @@ def compress(
         output.write(f"{place}: {done.bytes:,} bytes in {done.packed:,}{rate}\n")
 
 
-@decompress_app.command()
 def decompress(
     file: Source,
     out: Out = None,

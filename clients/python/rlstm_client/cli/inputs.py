@@ -3,10 +3,11 @@
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypedDict, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -24,11 +25,13 @@ Encoding = Annotated[
 Invalid = Annotated[texts.Invalid, typer.Option(help="What to do about bytes that are no text.")]
 EachToken = Annotated[bool, typer.Option("--tokens", help="Every token; of an append, with --json.")]
 UnitOption = Annotated[Unit, typer.Option("--unit", help="Of every log-probability.")]
-Local = Annotated[
-    bool,
-    typer.Option("--local", help="Compute here; --model is then a shipped one [bytes-small], or a folder."),
+Local = Annotated[bool, typer.Option("--local", help="Compute here, without a server.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="Of the server's; with --local a shipped one, or a folder [for prose subwords-base]."
+    ),
 ]
-Model = Annotated[str | None, typer.Option("--model", help="What reads; default: the server's first.")]
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
 SnapshotName = Annotated[str, typer.Argument(metavar="NAME", help="The snapshot's name.")]
 Url = Annotated[str, typer.Option("--url", envvar="RLSTM_URL", help="Where the server is.")]
@@ -37,16 +40,28 @@ ApiKey = Annotated[
     typer.Option("--api-key", envvar="RLSTM_API_KEY", help="The key; better in the environment than here."),
 ]
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")]
+
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class How:
+    """How text is read."""
+
+    encoding: Encoding = None
+    invalid: Invalid = "refuse"
+
+    def read(self, file: Path) -> Iterator[str]:
+        """Yield a file as text; - is standard input. Raises as `texts.read`."""
+        return texts.read(file, self.encoding, self.invalid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(How):
     """Where a command's text is read from, where no argument is the text, and how."""
 
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Read the text from this file; - is standard input.")
     ] = None
-    encoding: Encoding = None
-    invalid: Invalid = "refuse"
 
     def parts(self, argument: str | None = None) -> Iterator[str]:
         """Yield the text in parts; from standard input as soon as something is there.
@@ -61,23 +76,19 @@ class Source:
             return iter((argument,))
         if self.file is None and nothing_piped():
             raise CommandError("give a text, --file FILE, or pipe a text in")
-        return texts.read(self.file or Path("-"), self.encoding, self.invalid)
+        return self.read(self.file or Path("-"))
 
     def whole(self, argument: str | None = None) -> str:
         """Return the text; line ends stay as they are. Raises as `parts`."""
         return "".join(self.parts(argument))
 
-    def is_standard_input(self, argument: str | None = None) -> bool:
-        """Whether the text comes through standard input."""
-        return argument is None and (self.file is None or str(self.file) == "-")
 
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """Which server is asked."""
 
-class Server(TypedDict):
-    """Of every command that asks a server: which one, and in what form its answer is printed."""
-
-    url: Url
-    api_key: ApiKey
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")]
+    url: Url = DEFAULT_URL
+    api_key: ApiKey = None
 
 
 _FLAGS: Final = {
@@ -98,57 +109,73 @@ _ELSEWHERE: Final = {"items", "tokens", "text", "context_tokens", "scores", "uni
 """What the commands take in another way, or not at all."""
 
 
-def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., object]], None]:
-    """Make a function a command of an app: its parameters, those of `Server`, and its answer printed.
+Function = Callable[..., object]
 
-    A parameter ``client``, ``session``, ``server`` or ``source`` gets what `Server`, the session's id and
-    `Source` say. Of the clients' options, a TypedDict that it takes as keywords, it gets what was given.
+
+def command(app: typer.Typer | None = None, name: str | None = None) -> Callable[[Function], Function]:
+    """Make a function a command, of an app or alone: its parameters are the command's, its answer is printed.
+
+    A parameter that is a group, a dataclass of options such as `Source`, stands for all of them; ``client``
+    or ``session`` for those of `Server` and the session's id. Of the clients' options, a TypedDict that it
+    takes as keywords, the function gets what was given.
     """
 
-    def add(function: Callable[..., object]) -> None:
-        parameters = sorted(_parameters(function), key=lambda parameter: parameter.kind)
-        taken = inspect.signature(function).parameters.keys() & {"client", "session", "server", "source"}
+    def add(function: Function) -> Function:
+        hints = get_type_hints(function, include_extras=True)
+        own = inspect.signature(function).parameters
+        groups: dict[str, Any] = {each: hints[each] for each in own if is_dataclass(hints[each])}
+        if asks := bool(own.keys() & {"client", "session"}):
+            groups["server"] = Server
+        told = asks or hints["return"] is not type(None)
 
         @wraps(function)
         def run(**given: Any) -> None:
-            server = {name: given.pop(name) for name in Server.__annotations__}
-            with Client(server["url"], api_key=server["api_key"]) as client:
-                there: dict[str, Any] = {"client": client, "server": server}
-                if "source" in taken:
-                    there["source"] = Source(**{each.name: given.pop(each.name) for each in fields(Source)})
-                if "session" in taken:
-                    there["session"] = client.sessions.get(given.pop("session_id"))
-                answer = function(**{name: there[name] for name in taken}, **_as_options(given))
-                output.show(answer, as_json=server["as_json"])
+            as_json = given["as_json"] if "as_json" in own else given.pop("as_json", False)
+            there = {
+                each: group(**{member.name: given.pop(member.name) for member in fields(group)})
+                for each, group in groups.items()
+            }
+            with ExitStack() as stack:
+                if asks:
+                    server = there["server"]
+                    there["client"] = stack.enter_context(Client(server.url, api_key=server.api_key))
+                if "session" in own:
+                    there["session"] = there["client"].sessions.get(given.pop("session_id"))
+                taken = {each: value for each, value in there.items() if each in own}
+                output.show(function(**taken, **_as_options(given)), as_json=as_json)
 
+        parameters = {each.name: each for each in _parameters(own, hints, groups)}
+        if told:
+            parameters.setdefault("as_json", _option("as_json", AsJson, False))
+        in_order = sorted(parameters.values(), key=lambda each: each.kind)
         run.__annotations__ = {}
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        app.command(name)(run)
+        run.__signature__ = inspect.Signature(in_order)  # type: ignore[attr-defined]
+        return run if app is None else app.command(name)(run)
 
     return add
 
 
-def _parameters(function: Callable[..., object]) -> Iterator[inspect.Parameter]:
-    hints = get_type_hints(function, include_extras=True)
-    own = inspect.signature(function).parameters
+def _parameters(
+    own: Mapping[str, inspect.Parameter], hints: Mapping[str, Any], groups: Mapping[str, Any]
+) -> Iterator[inspect.Parameter]:
+    members = [member for group in groups.values() for member in fields(group)]
+    annotations: dict[str, Any] = {}
+    for group in groups.values():
+        annotations |= get_type_hints(group, include_extras=True)
     for name, parameter in own.items():
         if parameter.kind is parameter.VAR_KEYWORD:
-            yield from _options(*get_args(hints[name]), without={*own, *_ELSEWHERE})
+            without = {*own, *_ELSEWHERE, *(member.name for member in members)}
+            yield from _options(*get_args(hints[name]), without=without)
         elif name == "session":
             yield parameter.replace(name="session_id", annotation=SessionId)
-        elif name == "source":
-            defaults = {each.name: each.default for each in fields(Source)}
-            yield from _expanded(Source, defaults)
-        elif name not in ("client", "server"):
+        elif name != "client" and name not in groups:
             yield parameter.replace(annotation=hints[name])
-    yield from _expanded(Server, {"url": DEFAULT_URL, "as_json": False})
+    for member in members:
+        yield _option(member.name, annotations[member.name], member.default)
 
 
-def _expanded(group: type, defaults: Mapping[str, Any]) -> Iterator[inspect.Parameter]:
-    """Yield a parameter for each member of a group."""
-    for name, hint in get_type_hints(group, include_extras=True).items():
-        kind = inspect.Parameter.KEYWORD_ONLY
-        yield inspect.Parameter(name, kind, default=defaults.get(name), annotation=hint)
+def _option(name: str, hint: Any, default: object = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
 def _options(group: Any, *, without: set[str]) -> Iterator[inspect.Parameter]:
@@ -161,7 +188,7 @@ def _options(group: Any, *, without: set[str]) -> Iterator[inspect.Parameter]:
             flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
             option = typer.Option(*flags, help=said, metavar=_METAVARS.get(name))
             annotation: Any = Annotated[_kind(hint.__origin__), option]
-            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+            yield _option(name, annotation)
 
 
 def _kind(hint: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from rlstm_client import texts
 from rlstm_client.cli.exits import CommandError
+from rlstm_client.cli.inputs import How
 
 Form = Literal["text", "lines", "csv", "tsv"]
 """A file's: a text, a text in each line, or a table."""
@@ -75,12 +76,11 @@ class Read(NamedTuple):
 
 def read_items(
     file: Path,
+    how: How,
     form: Form | Literal["sentences"] | None = None,
     *,
     column: str | None = None,
     mark: str | None = None,
-    encoding: str | None = None,
-    invalid: texts.Invalid = "refuse",
 ) -> Read:
     """Read the texts of a file; ``sentences`` are its lines, blank ones too, with words as KenLM has them.
 
@@ -90,7 +90,7 @@ def read_items(
         CommandError: it has no words, or is no table; the row is named.
         TextError, OSError: it cannot be read.
     """
-    parts, name = texts.read(file, encoding, invalid), str(file)
+    parts, name = how.read(file), str(file)
     if form == "sentences":
         lines = [line.removesuffix("\n") for line in texts.lines(parts)]
         return Read([], [Item.of(line, {}, None, KENLM_WORD) for line in lines])

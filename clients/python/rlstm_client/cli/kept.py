@@ -1,101 +1,114 @@
-"""Sessions that a job keeps between two runs: by a name on a server, or in a file where there is none."""
+"""What jobs ask, and the session that a job keeps between two runs: by a name, or in a file."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import typer
 
-from rlstm_client import AsyncClient, AsyncSession
-from rlstm_client.cli import commands, output
-from rlstm_client.cli.exits import CommandError
+from rlstm_client import AsyncClient, AsyncSession, Retries
+from rlstm_client.cli import inputs, output
+from rlstm_client.cli.commands import DEFAULT_MODEL, LOCAL_GROUP, load
+from rlstm_client.cli.exits import CommandError, Exit
 from rlstm_client.models import Adapt
 from rlstm_client.options import CreateOptions
 
-Name = Annotated[str | None, typer.Option(help="Keep the session under this name, and go on with it.")]
-State = Annotated[Path | None, typer.Option(help="With --local: keep the session in this file.")]
+T = TypeVar("T")
 
 USUAL: Final = "subwords-base"
 """The model of jobs with prose, where none is named and the server has it."""
 
-
-@dataclass(frozen=True)
-class KeptSession:
-    """A session, and the file that it is kept in, if it is in one."""
-
-    session: AsyncSession
-    state: Path | None = None
-
-    async def save(self) -> None:
-        """Write the session as it is to the file that it is kept in."""
-        if self.state is not None:
-            await self.session.export(self.state)
+LASTING: Final = Retries(attempts=10)
+"""For what goes on for days: a server that starts again is waited for, 45 to 90 seconds."""
 
 
-def check(*, local: bool, names: Sequence[str], states: Sequence[Path]) -> None:
-    """Refuse what cannot be kept, before anything is learned.
+@dataclass(frozen=True, kw_only=True)
+class Service(inputs.Server):
+    """What a command asks: a server, or one in this process."""
+
+    local: inputs.Local = False
+    model: inputs.Model = None
+
+    @asynccontextmanager
+    async def client(self, usual: str | None = None) -> AsyncIterator[AsyncClient]:
+        """Open a client of the server, or of one in this process, of the usual model where none is named.
+
+        Raises:
+            CommandError: there is no such model here, or what serves it is not installed.
+        """
+        if not self.local:
+            async with AsyncClient(self.url, api_key=self.api_key) as client:
+                yield client
+            return
+        serving = load(LOCAL_GROUP, "serving", "server")
+        async with AsyncExitStack() as stack:
+            try:
+                transport = await stack.enter_async_context(serving(self.model or usual or DEFAULT_MODEL))
+            except Exception as error:
+                raise CommandError(str(error) or type(error).__name__, Exit.REFUSED) from error
+            yield await stack.enter_async_context(AsyncClient("http://localhost", transport=transport))
+
+    def run(self, work: Callable[[AsyncClient], Awaitable[T]], usual: str | None = None) -> T:
+        """Do some work with a client."""
+
+        async def run() -> T:
+            async with self.client(usual) as client:
+                return await work(client)
+
+        return asyncio.run(run())
+
+    async def named(self, client: AsyncClient, usual: str | None = None) -> str | None:
+        """The model that requests name: the one that is wanted, or the usual one where the server has it."""
+        if self.model and not self.local:
+            return self.model
+        return usual if usual and any(one["model"] == usual for one in (await client.info()).models) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept(Service):
+    """A job's session; one that has neither a name nor a file ends with the job.
 
     Raises:
         CommandError: a name goes with a server, a file with --local.
         OSError: the file cannot be written.
     """
-    if states and not local:
-        raise CommandError("--state goes with --local; a server keeps the session under a --name")
-    if names and local:
-        raise CommandError("--name goes with a server; with --local the session is kept in a --state")
-    for state in states:
-        output.check_place(state)
 
+    name: Annotated[str | None, typer.Option(help="Keep the session under this name, and go on with it.")] = (
+        None
+    )
+    state: Annotated[Path | None, typer.Option(help="With --local: keep the session in this file.")] = None
+    adapt: Annotated[Adapt, typer.Option(help="What learns, of a new session.")] = "both"
 
-def wanted(adapt: Adapt, *, name: str | None, local: bool, model: str | None) -> CreateOptions:
-    """What a new session is to be; here, where there is one model, none is named."""
-    options: CreateOptions = {"adapt": adapt}
-    if model and not local:
-        options["model"] = model
-    if name:
-        options["name"] = name
-    return options
+    def __post_init__(self) -> None:
+        if self.state and not self.local:
+            raise CommandError("--state goes with --local; a server keeps the session under a --name")
+        if self.name and self.local:
+            raise CommandError("--name goes with a server; with --local the session is kept in a --state")
+        if self.state:
+            output.check_place(self.state)
 
+    @asynccontextmanager
+    async def session(self, client: AsyncClient, usual: str | None = None) -> AsyncIterator[AsyncSession]:
+        """Go on with the session, or make one, of the usual model where none is named and it is there."""
+        session, given = None, CreateOptions(adapt=self.adapt)
+        if model := await self.named(client, usual):
+            given["model"] = model
+        if self.name:
+            given["name"] = self.name
+            session = await client.sessions.find(self.name)
+        elif self.state is not None and await asyncio.to_thread(self.state.exists):
+            session = await client.sessions.import_session(self.state)
+        session = session or await client.sessions.create(**given)
+        try:
+            yield session
+        finally:
+            if not self.name:
+                await session.delete()
 
-@asynccontextmanager
-async def served(
-    url: str, api_key: str | None, local: bool, model: str | None, usual: str | None = None
-) -> AsyncIterator[AsyncClient]:
-    """Open a client of a server, or of one in this process, of the usual model where none is named."""
-    if local:
-        async with commands.serving_locally(model or usual) as client:
-            yield client
-    else:
-        async with AsyncClient(url, api_key=api_key) as client:
-            yield client
-
-
-@asynccontextmanager
-async def opened(
-    client: AsyncClient, given: CreateOptions, state: Path | None = None, usual: str | None = None
-) -> AsyncIterator[KeptSession]:
-    """Go on with the session of a name or a file, or make one as wanted; what is not kept ends with it.
-
-    One that is made, and of which no model is wanted, is of the usual one where the server has it.
-    """
-    session = None
-    if usual and "model" not in given and await has(client, usual):
-        given = {**given, "model": usual}
-    if state is not None and await asyncio.to_thread(state.exists):
-        session = await client.sessions.import_session(state)
-    elif "name" in given:
-        session = await client.sessions.find(given["name"])
-    session = session or await client.sessions.create(**given)
-    try:
-        yield KeptSession(session, state)
-    finally:
-        if "name" not in given:
-            await session.delete()
-
-
-async def has(client: AsyncClient, model: str) -> bool:
-    """Whether a server has this model."""
-    return any(one["model"] == model for one in (await client.info()).models)
+    async def save(self, session: AsyncSession) -> None:
+        """Write the session as it is to the file that it is kept in, if it is in one."""
+        if self.state:
+            await session.export(self.state)

@@ -1,6 +1,6 @@
 """N-best lists, in the formats of recognisers and in ours.
 
-    ours    JSON lines: {"id", "candidates": [{"text", "given"}, …], "reference"}
+    ours    JSON lines: {"id", "candidates": [{"text", "given" or "score"}, …], "reference"}
     ESPnet  a folder of 1best_recog, 2best_recog, …, each with text, score, token: "UTTERANCE …" a line
     Kaldi   a folder with words_text or text, and costs: "UTTERANCE-N …" a line
     NeMo    NAME.tsv: a candidate's text and score a line, equally many for each utterance
@@ -23,8 +23,10 @@ from rlstm_client import texts
 from rlstm_client._http import ArrivingFile
 from rlstm_client.cli import output
 from rlstm_client.cli.exits import CommandError
+from rlstm_client.cli.inputs import How
 
 MOST_CANDIDATES: Final = 256
+_AS_MARKED: Final = How()
 _GREATEST: Final = sys.float_info.max
 _FIRST: Final = "1best_recog"
 _KALDI_TEXTS: Final = ("words_text", "text")
@@ -67,7 +69,7 @@ class Format:
     place: Path
     beam_size: int | None = None
     acoustic_scale: float = 1.0
-    how: texts.How = texts.AS_MARKED
+    how: How = _AS_MARKED
     kind: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -214,7 +216,7 @@ class Format:
             yield NBest(utterance, candidates, scores, lines=lines_of)
 
 
-def references(file: Path, how: texts.How = texts.AS_MARKED) -> dict[str, str]:
+def references(file: Path, how: How = _AS_MARKED) -> dict[str, str]:
     """What was said, by utterance: lines "UTTERANCE …", or JSON lines with a reference or a text.
 
     A JSON line without an id is of the utterance of its number, as in a manifest of NeMo's.
@@ -238,7 +240,7 @@ def references(file: Path, how: texts.How = texts.AS_MARKED) -> dict[str, str]:
     return found
 
 
-def _table(file: Path, how: texts.How) -> Table:
+def _table(file: Path, how: How) -> Table:
     """Read a table; a file that is not there has no line."""
     if not file.is_file():
         return {}
@@ -251,9 +253,9 @@ def _table(file: Path, how: texts.How) -> Table:
     return found
 
 
-def _lines(file: Path, how: texts.How) -> Iterator[tuple[str, str]]:
+def _lines(file: Path, how: How) -> Iterator[tuple[str, str]]:
     """Yield the lines that are not blank, and where they stand."""
-    for number, line in enumerate(texts.LINE_END.split("".join(texts.read(file, *how))), 1):
+    for number, line in enumerate(texts.LINE_END.split("".join(how.read(file))), 1):
         if line.strip(" \r\n"):
             yield f"{file} line {number}", line
 
@@ -262,19 +264,24 @@ def _from_json(line: str, where: str, number: str) -> NBest:
     row = _row(line, where)
     candidates = row.get("candidates")
     if not isinstance(candidates, list) or not 1 <= len(candidates) <= MOST_CANDIDATES:
-        raise CommandError(f"{where}: there has to be a list of 1 to {MOST_CANDIDATES} candidates")
+        raise CommandError(f"{where}: candidates has to be a list of 1 to {MOST_CANDIDATES}")
     for candidate in candidates:
         if not isinstance(candidate, dict) or not isinstance(candidate.get("text"), str):
             raise CommandError(f"{where}: a candidate needs a text")
-        given = candidate.get("given", 0)
+        given = _given(candidate)
         if isinstance(given, bool) or not isinstance(given, int | float) or not abs(given) <= _GREATEST:
             raise CommandError(f"{where}: given has to be a finite number")
     reference = row.get("reference")
     if reference is not None and not isinstance(reference, str):
         raise CommandError(f"{where}: the reference has to be a text")
     own = [candidate["text"] for candidate in candidates]
-    scores = [float(candidate.get("given", 0)) for candidate in candidates]
+    scores = [float(_given(candidate)) for candidate in candidates]
     return NBest(_id(row, where, number), own, scores, reference)
+
+
+def _given(candidate: Mapping[str, Any]) -> Any:
+    """The recogniser's score; in what we wrote `score` is ours, and `given` beside it."""
+    return candidate.get("given", candidate.get("score", 0))
 
 
 def _row(line: str, where: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from rlstm_client.models import (
     Answer,
     AppendResult,
     Columns,
+    Event,
     Generation,
     Ranking,
     ScoreResult,
@@ -69,7 +70,7 @@ def show(answer: object, *, as_json: bool) -> None:
             write(answer.text + "\n")
         case EventStream():
             for event in answer:
-                write(event.text if isinstance(event, TokenEvent) else "\n")
+                write_event(event)
         case Scored():
             _print_scores(*answer)
         case Ranked():
@@ -92,6 +93,11 @@ def write(text: str) -> None:
     """Write a model's text as it is to a file or pipe, and harmless to a terminal."""
     sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
+
+
+def write_event(event: Event) -> None:
+    """Write the text of a generation as it comes."""
+    write(event.text if isinstance(event, TokenEvent) else "\n")
 
 
 def harmless(text: str) -> str:

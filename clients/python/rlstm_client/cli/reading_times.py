@@ -4,7 +4,6 @@ Linear regressions by least squares; the times of each item are predicted by wha
 The gain of a predictor is by how much, in nats times 1000, a word's time is likelier with it than without.
 """
 
-import asyncio
 import json
 import math
 import re
@@ -19,16 +18,14 @@ import typer
 from numpy.typing import NDArray
 from wordfreq import zipf_frequency
 
-from rlstm_client import texts
-from rlstm_client._http import DEFAULT_URL
-from rlstm_client.cli import inputs, kept, output
+from rlstm_client import AsyncClient, texts
+from rlstm_client.cli import inputs, output
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.items import Columns, Item, read_table
+from rlstm_client.cli.kept import USUAL, Service
 from rlstm_client.cli.surprisal import Reader, Reset
 from rlstm_client.cli.words import Space
 from rlstm_client.models import Adapt
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 Array = NDArray[np.float64]
 Place = tuple[str, float]
@@ -203,9 +200,10 @@ def _frequency(row: Columns, language: str, file: Path) -> float:
         raise CommandError(f"no frequencies of words in {language!r}: give a column frequency") from None
 
 
-@app.command("reading-times")
+@inputs.command()
 def reading_times(
-    place: Annotated[
+    service: Service,
+    folder: Annotated[
         Path,
         typer.Argument(
             metavar="FOLDER", help="Natural Stories' folder, or a table: word, time, item, position."
@@ -218,32 +216,25 @@ def reading_times(
     space: Annotated[Space, typer.Option(help="The word that the space between two counts in.")] = "leading",
     adapt: Annotated[Adapt, typer.Option(help="What adapts.")] = "weights",
     reset: Annotated[Reset, typer.Option(help="When what was learned is forgotten.")] = "item",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    local: inputs.Local = False,
-    model: inputs.Model = None,
-    url: inputs.Url = DEFAULT_URL,
-    api_key: inputs.ApiKey = None,
+    as_json: inputs.AsJson = False,
 ) -> None:
     """Say how much of reading times surprisal explains, frozen and adapted, beside length, frequency, place.
 
     Example: rlstm reading-times --local naturalstories
     """
-    study = read_study(place, time, language)
+    study = read_study(folder, time, language)
     if logs:
         study = replace(study, times=np.log(study.times))
     costs: dict[str, list[float]] = {"frozen": [], "adapted": []}
 
-    async def run() -> None:
-        async with kept.served(url, api_key, local, model, kept.USUAL) as client:
-            reader = Reader(client, "bits", None if local else model, adapt, reset)
-            async for reading in reader.read(study.texts()):
-                for word in reading.words():
-                    for name, column in costs.items():
-                        column.append(word[name if space == "leading" else f"{name}_trailing"])
+    async def run(client: AsyncClient) -> None:
+        reader = Reader(client, "bits", await service.named(client, USUAL), adapt, reset)
+        async for reading in reader.read(study.texts()):
+            for word in reading.words():
+                for name, column in costs.items():
+                    column.append(word[name if space == "leading" else f"{name}_trailing"])
 
-    asyncio.run(run())
-    if None in costs["frozen"]:
-        raise CommandError("tokens of this model begin with the space before a word: use --space leading")
+    service.run(run, USUAL)
     _tell(study, study.gains({name: np.array(column) for name, column in costs.items()}), as_json)
 
 

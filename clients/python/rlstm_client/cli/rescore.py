@@ -4,12 +4,12 @@ A candidate's score is its recogniser's own, and alpha times its log-probability
 and static-alpha times that to the model as loaded, and beta for each of its words.
 """
 
-import asyncio
 import json
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,40 +18,33 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rlstm_client import AsyncClient, texts
-from rlstm_client._http import DEFAULT_URL
-from rlstm_client.cli import inputs, kept, nbest, output, wer
+from rlstm_client import AsyncClient
+from rlstm_client.cli import inputs, nbest, output, wer
 from rlstm_client.cli.commands import DISTRIBUTION
 from rlstm_client.cli.exits import CommandError, Exit
+from rlstm_client.cli.kept import USUAL, Kept
 from rlstm_client.cli.nbest import Format, NBest
-from rlstm_client.cli.wer import Costs, Errors, Judged, Weights
-from rlstm_client.models import Adapt
-from rlstm_client.options import CreateOptions
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+from rlstm_client.cli.wer import Costs, Errors, Weights
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A list, what its candidates cost before the winner was read, and both orders: the best first.
-
-    ``static_order`` is that to the model as loaded, after the same winners. Equal ones stay in their order.
-    """
+    """A list, what its candidates cost before the winner was read, and their errors where those are known."""
 
     nbest: NBest
     candidates: Sequence[Costs]
+    errors: Sequence[Errors]
     weights: Weights
-    order: Sequence[int]
-    static_order: Sequence[int]
 
-    @classmethod
-    def by(cls, nbest: NBest, candidates: Sequence[Costs], weights: Weights) -> "Ranked":
-        """Put the candidates in their orders."""
-        orders = [
-            sorted(range(len(costs)), key=lambda index, costs=costs: -costs[index].score(weights))  # type: ignore[misc]
-            for costs in (candidates, [candidate.static() for candidate in candidates])
-        ]
-        return cls(nbest, candidates, weights, *orders)
+    @cached_property
+    def order(self) -> Sequence[int]:
+        """The candidates, the best first."""
+        return wer.order(self.candidates, self.weights)
+
+    @cached_property
+    def static_order(self) -> Sequence[int]:
+        """The same by the model as loaded, after the same winners."""
+        return wer.order([costs.static() for costs in self.candidates], self.weights)
 
     @property
     def text(self) -> str:
@@ -94,8 +87,7 @@ class Job:
     said: Mapping[str, str]
     known: str
     fold_case: bool
-    wanted: CreateOptions
-    state: Path | None
+    kept: Kept
 
     def as_read(self, text: str) -> str:
         """The text that the model reads, and errors are counted of."""
@@ -107,35 +99,30 @@ class Job:
         Raises:
             CommandError: the session has no frozen baseline.
         """
-        async with kept.opened(client, self.wanted, self.state, kept.USUAL) as opened:
-            session = opened.session
+        async with self.kept.session(client, USUAL) as session:
             if self.known:
                 await session.append(self.as_read(self.known).removesuffix("\n") + "\n", scores="none")
             for one in self.lists:
-                ranking = await session.score([self.as_read(text) + "\n" for text in one.texts], unit="nats")
+                read = [*map(self.as_read, one.texts)]
+                ranking = await session.score([text + "\n" for text in read], unit="nats")
                 candidates = []
                 for text, given, scored in zip(one.texts, one.given, ranking.candidates, strict=True):
                     if scored.static_logprob is None:
                         raise CommandError("the session cannot rescore: it has no frozen baseline")
                     costs = Costs(given, scored.logprob, scored.static_logprob, len(text.split()))
                     candidates.append(costs)
-                ranked = Ranked.by(one, candidates, weights)
+                said = self.said.get(one.id)
+                errors = [] if said is None else wer.errors_of(read, self.as_read(said))
+                ranked = Ranked(one, candidates, errors, weights)
                 await session.append(self.as_read(ranked.text) + "\n", scores="none")
                 yield ranked
-            await opened.save()
-
-    def judged(self, ranked: Sequence[Ranked]) -> list[tuple[Ranked, Judged]]:
-        """Count the errors of the candidates of those lists that have a reference."""
-        counted = []
-        for one in ranked:
-            if (said := self.said.get(one.nbest.id)) is not None:
-                errors = wer.errors_of([*map(self.as_read, one.nbest.texts)], self.as_read(said))
-                counted.append((one, Judged(one.candidates, errors)))
-        return counted
+            await self.kept.save(session)
 
 
-@app.command()
+@inputs.command()
 def rescore(
+    kept: Kept,
+    how: inputs.How,
     lists: Annotated[
         Path, typer.Argument(help="JSON lines, a folder of ESPnet's or Kaldi's, NeMo's .tsv; - is a pipe.")
     ],
@@ -159,48 +146,30 @@ def rescore(
     ] = None,
     beam_size: Annotated[int | None, typer.Option(min=1, help="Of a .tsv: lines an utterance.")] = None,
     acoustic_scale: Annotated[float, typer.Option(help="Of Kaldi's acoustic costs.")] = 1.0,
-    name: kept.Name = None,
-    local: inputs.Local = False,
-    model: inputs.Model = None,
-    state: kept.State = None,
-    adapt: Annotated[Adapt, typer.Option(help="What learns, of a new session.")] = "both",
-    encoding: inputs.Encoding = None,
-    invalid: inputs.Invalid = "refuse",
-    url: inputs.Url = DEFAULT_URL,
-    api_key: inputs.ApiKey = None,
 ) -> None:
     """Rank n-best lists by a session that learns from each winner.
 
     Example: rlstm rescore decode/ --refs text --fold-case --out rescored/
     """
-    kept.check(local=local, names=[name] if name else (), states=[state] if state else ())
-    if dev is not None and (name or state or refs or out):
+    if dev is not None and (kept.name or kept.state or refs or out):
         raise CommandError("--dev finds weights: it keeps no session, and writes no lists")
-    weights = _finite(Weights(alpha, static_alpha, beta), acoustic_scale)
-    how = texts.How(encoding, invalid)
+    weights = Weights(alpha, static_alpha, beta)
+    if not all(map(math.isfinite, (*weights, acoustic_scale))):
+        raise CommandError("weights have to be finite numbers")
     form = Format(lists, beam_size, acoustic_scale, how)
     if out is not None:
         form.check(out)
     found = form.read()
-    wanted = kept.wanted(adapt, name=name, local=local, model=model)
-    prefix = "".join(texts.read(prime, *how)) if prime else ""
-    job = Job(found, _said(found, dev or refs, how), prefix, fold_case, wanted, state)
+    prefix = "".join(how.read(prime)) if prime else ""
+    job = Job(found, _said(found, dev or refs, how), prefix, fold_case, kept)
 
-    async def run() -> Sequence[Ranked]:
-        async with kept.served(url, api_key, local, model, kept.USUAL) as client:
-            tune = dev is not None
-            return await (_tune(job, client) if tune else _rank(job, client, weights, quiet=out is not None))
+    async def run(client: AsyncClient) -> Sequence[Ranked]:
+        return await (_tune(job, client) if dev else _rank(job, client, weights, quiet=out is not None))
 
-    ranked = asyncio.run(run())
+    ranked = kept.run(run, USUAL)
     if out is not None:
         form.write(out, found, [one.order for one in ranked], [one.row() for one in ranked])
-    _report(ranked, job.judged(ranked))
-
-
-def _finite(weights: Weights, acoustic_scale: float) -> Weights:
-    if not all(map(math.isfinite, (*weights, acoustic_scale))):
-        raise CommandError("weights have to be finite numbers")
-    return weights
+    _report(ranked)
 
 
 async def _rank(job: Job, client: AsyncClient, weights: Weights, *, quiet: bool) -> Sequence[Ranked]:
@@ -216,14 +185,14 @@ async def _rank(job: Job, client: AsyncClient, weights: Weights, *, quiet: bool)
 
 async def _tune(job: Job, client: AsyncClient) -> Sequence[Ranked]:
     """Find weights on the costs of a first pass, print them, and rank the lists anew by them."""
-    judged = job.judged(await _rank(job, client, Weights(), quiet=True))
-    weights = wer.tuned([one for _, one in judged])
+    ranked = await _rank(job, client, Weights(), quiet=True)
+    weights = wer.tuned([(one.candidates, one.errors) for one in ranked])
     values = zip(("--alpha", "--static-alpha", "--beta"), weights, strict=True)
     output.write(" ".join(f"{option} {value:g}" for option, value in values) + "\n")
     return await _rank(job, client, weights, quiet=True)
 
 
-def _said(lists: Sequence[NBest], file: Path | None, how: texts.How) -> Mapping[str, str]:
+def _said(lists: Sequence[NBest], file: Path | None, how: inputs.How) -> Mapping[str, str]:
     """The references of a file, or those that the lists have with them.
 
     Raises:
@@ -243,17 +212,18 @@ def _said(lists: Sequence[NBest], file: Path | None, how: texts.How) -> Mapping[
     return said
 
 
-def _report(ranked: Sequence[Ranked], judged: Sequence[tuple[Ranked, Judged]]) -> None:
+def _report(ranked: Sequence[Ranked]) -> None:
     """Say on standard error what learning changed, and how often each way to choose erred."""
     console = Console(stderr=True, highlight=False)
     changed = sum(one.text != one.static_text for one in ranked)
     console.print(f"{changed} of {len(ranked)} winners changed by learning")
+    judged = [one for one in ranked if one.errors]
     if not judged:
         return
     chosen = {
-        "first pass": [one.errors[each.nbest.first_pass] for each, one in judged],
-        "static": [one.errors[each.static_order[0]] for each, one in judged],
-        "adapted": [one.errors[each.order[0]] for each, one in judged],
+        "first pass": [one.errors[one.nbest.first_pass] for one in judged],
+        "static": [one.errors[one.static_order[0]] for one in judged],
+        "adapted": [one.errors[one.order[0]] for one in judged],
     }
     chosen["adapted - static"] = [
         Errors(own.wrong - other.wrong, own.words)

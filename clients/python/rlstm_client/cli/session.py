@@ -3,15 +3,16 @@
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, Unpack
+from typing import Annotated, Unpack
 
 import typer
 
-from rlstm_client import Client, EventStream, Retries, Session, options
-from rlstm_client._appends import FRAME_BYTES, combine, cut
+from rlstm_client import Client, EventStream, Session, options
+from rlstm_client._appends import FRAME_BYTES, cut
 from rlstm_client.cli import inputs, output
 from rlstm_client.cli.exits import CommandError, interruption_told
-from rlstm_client.cli.inputs import Server, command
+from rlstm_client.cli.inputs import command
+from rlstm_client.cli.kept import LASTING
 from rlstm_client.models import AppendResult, Generation, SessionInfo, SessionPage, SnapshotList
 from rlstm_client.texts import lines
 
@@ -21,10 +22,6 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-
-_SEND_AT_ONCE: Final = 1
-_LASTING: Final = Retries(attempts=10)
-"""For what goes on for days: a server that starts again is waited for, 45 to 90 seconds."""
 
 
 @command(app)
@@ -72,31 +69,26 @@ def append(
 ) -> AppendResult:
     """Append a text: it is scored first, then learned.
 
-    Standard input is appended as it comes; with --key or --if-match, which are of a whole text, when all of
-    it has come. Nothing is sent of a file that is no text to its end.
+    Nothing is sent of a text that is none to its end. What goes on and on is for `stream`.
 
     Example: rlstm session append "$SESSION" --file novel.txt
     """
     asked: options.AppendOptions = {**given, "scores": "tokens" if each_token else "totals", "unit": in_unit}
-    with interruption_told():
-        if source.is_standard_input(text) and not given.keys() & options.ChangeOptions.__annotations__.keys():
-            parts: Any = asked
-            answers = list(session.append_stream(source.parts(text), gather_bytes=_SEND_AT_ONCE, **parts))
-        else:
-            whole = source.whole(text)
-            answers = [session.append(whole, **asked)] if whole else []
-    if not answers:
+    whole = source.whole(text)
+    if not whole:
         raise CommandError("the text is empty")
-    return combine(answers)
+    with interruption_told():
+        return session.append(whole, **asked)
 
 
 @command(app)
 def stream(
     session: Session,
-    server: Server,
+    server: inputs.Server,
     source: inputs.Source,
     *,
     in_unit: inputs.UnitOption = "bits",
+    as_json: inputs.AsJson = False,
     **given: Unpack[options.StreamAppendOptions],
 ) -> None:
     """Append lines as they come, over one connection, and print what each costs: adapted, static, the line.
@@ -110,19 +102,19 @@ def stream(
 
     def pieces() -> Iterator[str]:
         for line in lines(source.parts()):
-            if not server["as_json"]:
+            if not as_json:
                 output.check(line)
             for piece in cut(line, FRAME_BYTES):
                 under_way.append(piece)
                 yield piece
 
     session.info()  # what is wrong from the start is told at once
-    lasting = Client(server["url"], api_key=server["api_key"], retries=_LASTING)
+    lasting = Client(server.url, api_key=server.api_key, retries=LASTING)
     with lasting, interruption_told():
         same = lasting.sessions.get(session.id)
         asked: options.StreamAppendOptions = {**given, "scores": "totals", "unit": in_unit}
         for answer in same.stream(pieces(), **asked):
-            output.print_line(answer, under_way.popleft(), as_json=server["as_json"])
+            output.print_line(answer, under_way.popleft(), as_json=as_json)
 
 
 @command(app)
@@ -144,13 +136,13 @@ def score(
 
 @command(app)
 def generate(
-    session: Session, server: Server, **given: Unpack[options.SessionGenerateOptions]
+    session: Session, *, as_json: inputs.AsJson = False, **given: Unpack[options.SessionGenerateOptions]
 ) -> Generation | EventStream:
     """Continue the session's text with what it has learned.
 
     Example: rlstm session generate "$SESSION" --max-tokens 40
     """
-    return session.generate(**given) if server["as_json"] else session.generate(stream=True, **given)
+    return session.generate(**given) if as_json else session.generate_stream(**given)
 
 
 @command(app)

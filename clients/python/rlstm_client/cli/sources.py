@@ -8,13 +8,17 @@ import re
 import sys
 import threading
 from array import array
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple, TypeVar
 
 from rlstm_client import texts
-from rlstm_client.texts import Invalid
+from rlstm_client.cli.inputs import How, Invalid
+
+T = TypeVar("T")
 
 MOST_BYTES: Final = 4_000
 """Of a line that are kept: what comes after them is counted, and dropped."""
@@ -23,6 +27,16 @@ _LINE_END: Final = re.compile(texts.LINE_END.pattern.encode())
 _CHUNK: Final = 65_536
 _LOOK_SECONDS: Final = 0.5
 _HEAD_BYTES: Final = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class HowLogs(How):
+    """How logs are read: what is no text in them is replaced."""
+
+    invalid: Invalid = "replace"
+
+
+AS_LOGS: Final = HowLogs()
 
 
 class Line(NamedTuple):
@@ -36,27 +50,21 @@ class Line(NamedTuple):
 class Cutter:
     """Cuts what comes into lines: each byte is looked at once, and no line holds more than ``most`` bytes.
 
-    name  for messages; encoding and invalid as of `texts`
+    name  for messages
     """
 
-    def __init__(
-        self,
-        name: str = "-",
-        encoding: str | None = None,
-        invalid: Invalid = "replace",
-        most: int = MOST_BYTES,
-    ) -> None:
-        self._name, self._told, self._errors, self._most = name, encoding, texts.errors_of(invalid), most
+    def __init__(self, name: str = "-", how: How = AS_LOGS, most: int = MOST_BYTES) -> None:
+        self._name, self._how, self._most = name, how, most
         self._codec: str | None = None
         self._rest = self._kept = b""
         self._size = self._before = 0
 
     def go_on(self, at: int, head: bytes) -> None:
         """Begin behind some bytes of a text, which began with ``head``."""
-        self._codec, self._before = texts.encoding_of(head, self._name, self._told), at
+        self._codec, self._before = texts.encoding_of(head, self._name, self._how.encoding), at
 
-    def feed(self, chunk: bytes, *, last: bool = False) -> list[Line]:
-        """The lines that end in a chunk, and at last also one without end.
+    def feed(self, chunk: bytes, *, last: bool = False) -> Iterator[Line]:
+        """Yield the lines that end in a chunk, and at last also one without end.
 
         Raises:
             TextError: a line is no text, and that is to be refused.
@@ -65,20 +73,19 @@ class Cutter:
         if self._codec is None:
             if texts.may_begin_a_mark(data) and not last:
                 self._rest = data
-                return []
-            self._codec = texts.encoding_of(data, self._name, self._told)
+                return
+            self._codec = texts.encoding_of(data, self._name, self._how.encoding)
         units, width = _units(data, self._codec)
         held = not last and units.endswith(b"\r")  # it may be the beginning of CRLF
         end = len(data) if last else width * (len(units) - held)
         self._rest = data[end:]
-        lines, start = [], 0
+        start = 0
         for match in _LINE_END.finditer(units, 0, len(units) - held):
-            lines.append(self._line(data[start : width * match.start()], width * len(match[0])))
+            yield self._line(data[start : width * match.start()], width * len(match[0]))
             start = width * match.end()
         self._add(data[start:end])
         if last and self._size:
-            lines.append(self._line(b"", 0))
-        return lines
+            yield self._line(b"", 0)
 
     def _add(self, part: bytes) -> None:
         self._kept += part[: self._most - len(self._kept)]
@@ -89,7 +96,8 @@ class Cutter:
         codec = str(self._codec)
         whole = len(self._kept) == self._size
         try:
-            text = codecs.getincrementaldecoder(codec)(self._errors).decode(self._kept, whole)
+            decoder = codecs.getincrementaldecoder(codec)(texts.errors_of(self._how.invalid))
+            text = decoder.decode(self._kept, whole)
         except UnicodeDecodeError as error:
             raise texts.refusal(self._name, codec, self._before + error.start) from error
         line = Line(text.removeprefix(texts.MARK) if self._before == 0 else text, self._size + end)
@@ -115,29 +123,39 @@ class StandardInput:
     name: Final = "-"
     place: Mapping[str, Any] = {}
 
-    def __init__(
-        self, encoding: str | None = None, invalid: Invalid = "replace", most: int = MOST_BYTES
-    ) -> None:
-        self._cut = Cutter("standard input", encoding, invalid, most)
+    def __init__(self, how: How = AS_LOGS, most: int = MOST_BYTES) -> None:
+        self._cut = Cutter("standard input", how, most)
 
     async def lines(self, place: Mapping[str, Any]) -> AsyncGenerator[Line, None]:
         """Yield lines as they come. Nothing waits at the end for what does not come."""
-        loop, chunks = asyncio.get_running_loop(), asyncio.Queue[bytes](4)
+        async with aclosing(pumped(iter(lambda: os.read(0, _CHUNK), b""))) as chunks:
+            async for chunk in chunks:
+                for line in self._cut.feed(chunk):
+                    yield line
+        for line in self._cut.feed(b"", last=True):
+            yield line
 
-        def pump() -> None:
-            while True:
-                chunk = os.read(0, _CHUNK)
-                asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
-                if not chunk:
-                    return
 
-        threading.Thread(target=pump, daemon=True).start()
-        more = True
-        while more:
-            chunk = await chunks.get()
-            more = bool(chunk)
-            for line in self._cut.feed(chunk, last=not more):
-                yield line
+async def pumped(items: Iterable[T]) -> AsyncGenerator[T, None]:
+    """Iterate over what may wait for long, in a thread for which no end waits."""
+    loop, coming = asyncio.get_running_loop(), asyncio.Queue[T | Exception | None](4)
+
+    def put(item: T | Exception | None) -> None:
+        asyncio.run_coroutine_threadsafe(coming.put(item), loop).result()
+
+    def pump() -> None:
+        try:
+            for item in items:
+                put(item)
+            put(None)
+        except Exception as error:
+            put(error)
+
+    threading.Thread(target=pump, daemon=True).start()
+    while (item := await coming.get()) is not None:
+        if isinstance(item, Exception):
+            raise item
+        yield item
 
 
 class File:
@@ -146,17 +164,9 @@ class File:
     Raises OSError at once where it cannot be read.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        follow: bool,
-        encoding: str | None = None,
-        invalid: Invalid = "replace",
-        most: int = MOST_BYTES,
-    ) -> None:
+    def __init__(self, path: Path, *, follow: bool, how: How = AS_LOGS, most: int = MOST_BYTES) -> None:
         path.open("rb").close()
-        self._reading = (str(path), encoding, invalid, most)
+        self._reading = (str(path), how, most)
         self.name = str(path)
         self._path, self._follow = path, follow
         self._at, self._head = 0, b""

@@ -1,6 +1,5 @@
 """`rlstm surprisal`: what each word of texts costs, frozen and adapted, as a table for a reading study."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -10,15 +9,13 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from rlstm_client import AsyncClient, AsyncSession, texts
-from rlstm_client._http import DEFAULT_URL
-from rlstm_client.cli import inputs, items, kept
+from rlstm_client.cli import inputs, items
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.items import Item
+from rlstm_client.cli.kept import USUAL, Service
 from rlstm_client.cli.words import By, Costs, KenLM, Reading, Space, Table, To
 from rlstm_client.models import AppendResult, ScoredItem, Unit
 from rlstm_client.options import CreateOptions
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 AT_ONCE: Final = 32  # texts in one request
 CHARACTERS_AT_ONCE: Final = 100_000  # of several texts
@@ -48,8 +45,6 @@ class Reader:
     async def read(self, given: Sequence[Item]) -> AsyncIterator[Reading]:
         """Read the texts in their order."""
         info = await self.client.info()
-        if self.model is None and await kept.has(self.client, kept.USUAL):
-            self.model = kept.USUAL
         self._name = str(self.model or info.model)
         told = next((one for one in info.models if one["model"] == self._name), {})
         self._unknown = told.get("vocabulary", {}).get("unknown_id")
@@ -64,7 +59,7 @@ class Reader:
             options["model"] = self.model
         for some in batches(given):
             asked = [{"text": item.text + "\n"} for item in some]
-            result = await self.client.score(items=asked, unit=self.unit, **options)
+            result = await self.client.score(items=asked, unit=self.unit, spaces=True, **options)
             for item, answer in zip(some, result.items, strict=True):
                 yield self._reading(item, answer)
 
@@ -83,7 +78,7 @@ class Reader:
                     characters[name] = len(self.learn_first)
                 whole = item.text + "\n"
                 answer = await sessions[name].append(
-                    whole, final=True, learn=learn, unit=self.unit, scores="tokens"
+                    whole, final=True, learn=learn, unit=self.unit, scores="tokens", spaces=True
                 )
                 yield self._reading(item, answer, characters[name])
                 characters[name] += len(whole)
@@ -119,9 +114,10 @@ class Reader:
             item=item,
             model=self._name,
             starts=[start - offset for start in answer.starts],
-            ends=[end - offset for end in answer.ends],
             frozen=[-logprob for logprob in answer.static_logprobs] or adapted,
             adapted=None if self.adapt == "frozen" else adapted,
+            frozen_space=[-logprob for logprob in answer.static_space_logprobs or answer.space_logprobs],
+            adapted_space=[-logprob for logprob in answer.space_logprobs],
             entropies=answer.entropies,
             unknown=[token == self._unknown for token in answer.ids],
         )
@@ -140,8 +136,10 @@ def batches(given: Sequence[Item]) -> Iterator[list[Item]]:
     yield batch
 
 
-@app.command()
+@inputs.command()
 def surprisal(
+    service: Service,
+    how: inputs.How,
     file: Annotated[Path, typer.Argument(help="Text, or a table (.csv, .tsv); - is standard input.")],
     *,
     form: Annotated[
@@ -162,12 +160,6 @@ def surprisal(
         Costs | None, typer.Option(help="Write these costs of lines as KenLM's query does, in log10.")
     ] = None,
     space: Annotated[Space | None, typer.Option(help="Of --kenlm: the word that a space counts in.")] = None,
-    local: inputs.Local = False,
-    model: inputs.Model = None,
-    encoding: inputs.Encoding = None,
-    invalid: inputs.Invalid = "refuse",
-    url: inputs.Url = DEFAULT_URL,
-    api_key: inputs.ApiKey = None,
 ) -> None:
     """Write what each word of a text costs, frozen and adapted, as a table with a row a word.
 
@@ -183,21 +175,19 @@ def surprisal(
     }
     adapt = "frozen" if kenlm == "frozen" else adapt
     _check([name for name, given in of_tables.items() if given], kenlm, space, adapt, adapt_on, freeze)
-    learn_first = _text(adapt_on, encoding, invalid) if adapt_on else ""
-    read = items.read_items(
-        file, "sentences" if kenlm else form, column=column, mark=mark, encoding=encoding, invalid=invalid
-    )
+    learn_first = _text(adapt_on, how) if adapt_on else ""
+    read = items.read_items(file, how, "sentences" if kenlm else form, column=column, mark=mark)
     _check_read(file, read, by, reset)
     out = KenLM(kenlm, space or "leading") if kenlm else Table(read, by, to, unit or "bits")
 
-    async def run() -> None:
-        async with kept.served(url, api_key, local, model, kept.USUAL) as client:
-            named = None if local else model
-            reader = Reader(client, out.unit, named, adapt, reset, learn_first, freeze)
-            async for reading in reader.read(read.items):
-                out.write(reading)
+    async def run(client: AsyncClient) -> None:
+        model = await service.named(client, USUAL)
+        async for reading in Reader(client, out.unit, model, adapt, reset, learn_first, freeze).read(
+            read.items
+        ):
+            out.write(reading)
 
-    asyncio.run(run())
+    service.run(run, USUAL)
     out.close()
 
 
@@ -228,8 +218,8 @@ def _check_read(file: Path, read: items.Read, by: By, reset: Reset) -> None:
         raise CommandError(f"{file} has no column condition")
 
 
-def _text(file: Path, encoding: str | None, invalid: texts.Invalid) -> str:
-    text = "".join(texts.lines(texts.read(file, encoding, invalid))).rstrip()
+def _text(file: Path, how: inputs.How) -> str:
+    text = "".join(texts.lines(how.read(file))).rstrip()
     if not text:
         raise CommandError(f"{file} holds no word")
     return text + "\n"

@@ -19,23 +19,17 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    aclosing,
-    asynccontextmanager,
-    contextmanager,
-)
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, repeat, zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from rlstm_client import AsyncClient, AsyncSession, Retries
-from rlstm_client._http import DEFAULT_URL
-from rlstm_client.cli import alarms, inputs, kept, output
+from rlstm_client import AsyncClient, AsyncSession
+from rlstm_client.cli import inputs, output
+from rlstm_client.cli.alarms import Counts, alertmanager, metrics
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.feeds import Collector, Journal
 from rlstm_client.cli.judging import (
@@ -48,12 +42,10 @@ from rlstm_client.cli.judging import (
     read_note,
     spans_of_words,
 )
-from rlstm_client.cli.kept import KeptSession
-from rlstm_client.cli.sources import File, Line, StandardInput
+from rlstm_client.cli.kept import LASTING, Kept, Service
+from rlstm_client.cli.sources import File, HowLogs, Line, StandardInput
 from rlstm_client.models import Adapt
-from rlstm_client.options import ChangeOptions, CreateOptions
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+from rlstm_client.options import ChangeOptions
 
 READ: Final = 1_000
 """Characters of a line that are judged, learned and shown: its beginning."""
@@ -64,8 +56,6 @@ DEAREST: Final = 3
 SAVE_LINES: Final = 1_000
 """What is known of so many lines is committed at the latest."""
 
-_LASTING: Final = Retries(attempts=10)
-"""A server that starts again is waited for, 45 to 90 seconds."""
 
 Source = File | StandardInput | Journal | Collector
 Tell = Callable[[Mapping[str, Any]], Awaitable[None]]
@@ -81,42 +71,32 @@ class Watch:
 
     log: Source
     judge: Judge
-    kept: KeptSession = field(init=False)
+    kept: Kept
     session: AsyncSession = field(init=False)
     version: int = 0
     place: Mapping[str, Any] = field(default_factory=dict)
     alarms: Counter[str] = field(default_factory=Counter)
     unsaved: int = 0
 
-    @property
-    def name(self) -> str:
-        """Of the log."""
-        return self.log.name
-
-    @property
-    def lines(self) -> int:
-        """That were judged since the session began."""
-        return self.judge.lines
-
     @asynccontextmanager
-    async def opened(
-        self, client: AsyncClient, lasting: AsyncClient, wanted: CreateOptions, state: Path | None = None
-    ) -> AsyncIterator["Watch"]:
+    async def opened(self, client: AsyncClient, lasting: AsyncClient) -> AsyncIterator["Watch"]:
         """Go on where the session was left; one that is not kept ends with the watch.
 
         Raises:
             CommandError: the session cannot be watched.
         """
-        async with kept.opened(client, wanted, state) as self.kept:
-            self.session = lasting.sessions.get(self.kept.session.id)
+        async with self.kept.session(client) as session:
+            self.session = lasting.sessions.get(session.id)
             try:
                 found = await self.session.note()
                 self.version, self.place = found.version, read_note(found.note, self.judge).get("place", {})
                 await self._bits("\n")
                 yield self
             finally:
-                await self.kept.save()
-                sys.stderr.write(f"{self.name}: {self.lines:,} lines, {self.alarms.total():,} alarms\n")
+                await self.kept.save(self.session)
+                sys.stderr.write(
+                    f"{self.log.name}: {self.judge.lines:,} lines, {self.alarms.total():,} alarms\n"
+                )
 
     async def run(self, tell: Tell, *, every: bool) -> None:
         """Judge each line, tell of alarms or of `every` line, and learn what is not alarming.
@@ -138,7 +118,7 @@ class Watch:
                 elif due:
                     await self._commit()
                 if due:
-                    await self.kept.save()
+                    await self.kept.save(self.session)
                 if verdict.reason is not None:
                     self.alarms[verdict.reason] += 1
         if self.unsaved:
@@ -164,7 +144,7 @@ class Watch:
     async def _told(
         self, line: Line, seen: Seen, verdict: Verdict, bits: tuple[float, float] | None
     ) -> Mapping[str, Any]:
-        told: dict[str, Any] = {"log": self.name, "number": self.lines, "reason": verdict.reason}
+        told: dict[str, Any] = {"log": self.log.name, "number": self.judge.lines, "reason": verdict.reason}
         if bits is not None:
             told |= {"score": verdict.score, "bits": bits[0], "static_bits": bits[1]}
         text = line.text[:READ]
@@ -189,8 +169,45 @@ class Watch:
         return [{"start": words[at][0], "end": words[at][1], "bits": round(bits[at], 2)} for at in dearest]
 
 
-@app.command()
+@dataclass(frozen=True, kw_only=True)
+class Alarms:
+    """Where alarms go beside standard output."""
+
+    alertmanager: Annotated[
+        str | None, typer.Option(metavar="URL", help="Send alarms to this Alertmanager too.")
+    ] = None
+    metrics: Annotated[
+        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus here.")
+    ] = None
+
+    @asynccontextmanager
+    async def told(self, watches: Sequence[Watch]) -> AsyncIterator[Tell]:
+        """Give what writes a line, and sends it where it is an alarm; what was counted is served."""
+
+        def counted() -> list[Counts]:
+            return [(one.log.name, one.judge.lines, one.alarms) for one in watches]
+
+        async with AsyncExitStack() as stack:
+            manager = None
+            if self.metrics is not None:
+                address = _address("--metrics", self.metrics)
+                stack.enter_context(metrics(address, counted, get_args(Reason)))
+            if self.alertmanager is not None:
+                manager = await stack.enter_async_context(alertmanager(self.alertmanager))
+
+            async def tell(told: Mapping[str, Any]) -> None:
+                output.write(json.dumps(told) + "\n")
+                if manager is not None and told["reason"]:
+                    await manager.tell(told)
+
+            yield tell
+
+
+@inputs.command()
 def watch(
+    service: Service,
+    how: HowLogs,
+    alarms: Alarms,
     logs: Annotated[
         list[Path] | None, typer.Argument(help="The logs. Without one, or -: standard input.")
     ] = None,
@@ -206,12 +223,6 @@ def watch(
         list[str] | None,
         typer.Option(metavar="[HOST:]PORT", help="Take OTLP/HTTP logs from a collector here."),
     ] = None,
-    alertmanager: Annotated[
-        str | None, typer.Option(metavar="URL", help="Send alarms to this Alertmanager too.")
-    ] = None,
-    metrics: Annotated[
-        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus here.")
-    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-F", help="Read on as the files grow and rotate.")
     ] = False,
@@ -219,8 +230,6 @@ def watch(
         list[str] | None,
         typer.Option(help="Keep the session under this name, and go on with it; one for each log."),
     ] = None,
-    local: inputs.Local = False,
-    model: inputs.Model = None,
     state: Annotated[
         list[Path] | None, typer.Option(help="With --local: keep the session in this file; one for each log.")
     ] = None,
@@ -229,26 +238,31 @@ def watch(
         float, typer.Option(min=0, help="The highest score, of about 1, that is no alarm.")
     ] = THRESHOLD,
     warm_up: Annotated[int, typer.Option(min=2, help="Lines before the first alarm.")] = WARM_UP,
-    encoding: inputs.Encoding = None,
-    invalid: inputs.Invalid = "replace",
     every: Annotated[bool, typer.Option("--all", help="Write every line, not only alarms.")] = False,
-    url: inputs.Url = DEFAULT_URL,
-    api_key: inputs.ApiKey = None,
 ) -> None:
     """Write the strange lines of a log as JSON; what is usual is learned as it is read.
 
     Example: tail -F app.log | rlstm watch --name app >> alarms.jsonl
     """
-    kept.check(local=local, names=name or (), states=state or ())
-    reading = {"encoding": encoding, "invalid": invalid}
-    sources = _sources(logs or (), journal or (), otlp or (), follow, reading)
-    wanted = kept.wanted(adapt, name=None, local=local, model=model)
-    sessions = zip(sources, _sessions(len(sources), wanted, name or (), state or ()), strict=True)
-    opened = [(Watch(log, Judge(threshold, warm_up)), *session) for log, session in sessions]
-    place = None if metrics is None else _address("--metrics", metrics)
-    clients = _clients(url, api_key, local, model)
+    sources = _sources(logs or (), journal or (), otlp or (), follow, how)
+    sessions = _sessions(len(sources), service, adapt, name or (), state or ())
+    watches = [
+        Watch(log, Judge(threshold, warm_up), kept) for log, kept in zip(sources, sessions, strict=True)
+    ]
+
+    async def run(client: AsyncClient) -> None:
+        async with AsyncExitStack() as stack:
+            tell = await stack.enter_async_context(alarms.told(watches))
+            lasting = client
+            if not service.local:
+                lasting = AsyncClient(service.url, api_key=service.api_key, retries=LASTING)
+                await stack.enter_async_context(lasting)
+            for one in watches:
+                await stack.enter_async_context(one.opened(client, lasting))
+            await _together(one.run(tell, every=every) for one in watches)
+
     with _sigterm_as_sigint():
-        asyncio.run(_run(opened, clients, _telling(alertmanager), place, every=every))
+        service.run(run)
 
 
 @contextmanager
@@ -261,28 +275,8 @@ def _sigterm_as_sigint() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-async def _run(
-    opened: Sequence[tuple[Watch, CreateOptions, Path | None]],
-    clients: AbstractAsyncContextManager[tuple[AsyncClient, AsyncClient]],
-    telling: AbstractAsyncContextManager[Tell],
-    metrics: tuple[str, int] | None,
-    *,
-    every: bool,
-) -> None:
-    """Go on with all watches at once, to the end of their logs."""
-    watches = [watch for watch, _, _ in opened]
-    async with AsyncExitStack() as stack:
-        tell = await stack.enter_async_context(telling)
-        if metrics is not None:
-            stack.enter_context(alarms.metrics(metrics, watches, get_args(Reason)))
-        client, lasting = await stack.enter_async_context(clients)
-        for watch, wanted, state in opened:
-            await stack.enter_async_context(watch.opened(client, lasting, wanted, state))
-        await _together(watch.run(tell, every=every) for watch in watches)
-
-
 def _sources(
-    logs: Sequence[Path], journals: Sequence[str], otlp: Sequence[str], follow: bool, reading: Any
+    logs: Sequence[Path], journals: Sequence[str], otlp: Sequence[str], follow: bool, how: inputs.How
 ) -> list[Source]:
     """Open what is to be watched: logs, then journals, then what collectors send; or standard input."""
     places = [*map(str, logs), *journals]
@@ -293,25 +287,21 @@ def _sources(
     if len({*places}) < len(places):
         raise CommandError("give each log once")
     return [
-        *(
-            StandardInput(**reading) if str(path) == "-" else File(path, follow=follow, **reading)
-            for path in logs
-        ),
+        *(StandardInput(how) if str(path) == "-" else File(path, follow=follow, how=how) for path in logs),
         *(Journal(place, follow=follow) for place in journals),
         *(Collector(_address("--otlp", given)) for given in otlp),
     ]
 
 
 def _sessions(
-    count: int, wanted: CreateOptions, names: Sequence[str], states: Sequence[Path]
-) -> list[tuple[CreateOptions, Path | None]]:
-    """What session each log has, and the file that keeps it. Raises CommandError."""
+    count: int, service: Service, adapt: Adapt, names: Sequence[str], states: Sequence[Path]
+) -> list[Kept]:
+    """The session of each log. Raises as `Kept`."""
     for option, given in (("--name", names), ("--state", states)):
         if given and (len(given) != count or len({*given}) < count):
             raise CommandError(f"give as many different {option} as logs: {count}, not {len(given)}")
-    named: list[CreateOptions] = [{**wanted, "name": name} for name in names] or [wanted] * count
-    kept_in: Sequence[Path | None] = states or [None] * count
-    return list(zip(named, kept_in, strict=True))
+    kept_by = zip_longest(names, states) if names or states else repeat((None, None), count)
+    return [Kept(name=name, state=state, adapt=adapt, **vars(service)) for name, state in kept_by]
 
 
 def _address(option: str, given: str) -> tuple[str, int]:
@@ -319,35 +309,6 @@ def _address(option: str, given: str) -> tuple[str, int]:
     if not port.isdecimal() or int(port) > 65_535:
         raise CommandError(f"{option} takes [HOST:]PORT, not {given!r}")
     return host or "127.0.0.1", int(port)
-
-
-@asynccontextmanager
-async def _telling(alertmanager: str | None) -> AsyncIterator[Tell]:
-    """Give what writes a line, and sends it where it is an alarm."""
-    async with AsyncExitStack() as stack:
-        manager = None
-        if alertmanager is not None:
-            manager = await stack.enter_async_context(alarms.alertmanager(alertmanager))
-
-        async def tell(told: Mapping[str, Any]) -> None:
-            output.write(json.dumps(told) + "\n")
-            if manager is not None and told["reason"]:
-                await manager.tell(told)
-
-        yield tell
-
-
-@asynccontextmanager
-async def _clients(
-    url: str, api_key: str | None, local: bool, model: str | None
-) -> AsyncIterator[tuple[AsyncClient, AsyncClient]]:
-    """Open a client that soon gives up, to begin with, and one that waits for a server that starts again."""
-    async with kept.served(url, api_key, local, model) as client:
-        if local:
-            yield client, client
-            return
-        async with AsyncClient(url, api_key=api_key, retries=_LASTING) as lasting:
-            yield client, lasting
 
 
 async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:

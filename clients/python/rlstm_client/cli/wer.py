@@ -42,21 +42,14 @@ class Errors(NamedTuple):
     words: int
 
 
-class Judged(NamedTuple):
-    """A list whose reference is known: its candidates, and their errors."""
-
-    candidates: Sequence[Costs]
-    errors: Sequence[Errors]
-
-    def chosen(self, weights: Weights) -> Errors:
-        """The errors of the best candidate, of equal ones the first."""
-        return self.errors[best(self.candidates, weights)]
+Judged = tuple[Sequence[Costs], Sequence[Errors]]
+"""A list whose reference is known: its candidates, and their errors."""
 
 
-def best(candidates: Sequence[Costs], weights: Weights) -> int:
-    """The place of the best candidate, of equal ones the first."""
+def order(candidates: Sequence[Costs], weights: Weights) -> list[int]:
+    """The places of candidates, the best first; equal ones stay in their order."""
     scores = [candidate.score(weights) for candidate in candidates]
-    return scores.index(max(scores))
+    return sorted(range(len(scores)), key=lambda place: -scores[place])
 
 
 def errors_of(texts: Sequence[str], reference: str) -> list[Errors]:
@@ -99,7 +92,7 @@ def tuned(lists: Sequence[Judged]) -> Weights:
 
     def cost(weights: Weights) -> tuple[int, float]:
         usual = sum(abs(own - other) for own, other in zip(weights, Weights(), strict=True))
-        return sum(one.chosen(weights).wrong for one in lists), usual
+        return sum(errors[order(costs, weights)[0]].wrong for costs, errors in lists), usual
 
     found = Weights()
     for start in (found, Weights(0.0), Weights(0.0, 1.0), Weights(0.3, 0.3)):

@@ -1,24 +1,25 @@
 """From the tokens of a text that was read to its words: what each costs, as a table or in KenLM's form.
 
-A word costs what its tokens cost and, by one of two conventions, the white space before it (`leading`, as
-the server's own sums) or behind it (`trailing`: what it takes to know that the word ends). White space before
-the first word is the first word's. The line end that ends a text is white space behind its last word: where
-spaces lead, it counts in none. In KenLM's form it is `</s>`.
+A word costs what its tokens cost and, by one of two conventions, that white space comes before it
+(`leading`, as the server's own sums) or behind it (`trailing`: what it takes to know that the word ends).
+A token may hold white space and what follows it; so what passes from a word to the one before it is how
+probable white space was in its place, of all tokens that begin with it (Pimentel & Meister 2024, Oh & Schuler
+2024). White space before the first word is the first word's. The line end that ends a text is white space
+behind its last word: where spaces lead, it counts in none. In KenLM's form it is `</s>`.
 """
 
 import csv
 import json
 import math
 import sys
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from types import SimpleNamespace
 from typing import Any, Final, Literal
 
 from rlstm_client.cli import output
-from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.items import Columns, Item, Read
 from rlstm_client.models import Unit
 
@@ -33,9 +34,10 @@ _DIGITS: Final = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A text and its line end, as they were read: where the tokens are, in code points, and what each cost.
+    """A text and its line end, as they were read: where the tokens begin, in code points, and what each cost.
 
     frozen, adapted  -log p under the model as loaded, and as it learned; the latter may be missing
+    frozen_space, adapted_space  the same of white space in each token's place
     entropies        of the distribution that foresaw each token
     unknown          whether a token stands for a word out of the vocabulary
     """
@@ -43,52 +45,47 @@ class Reading:
     item: Item
     model: str
     starts: Sequence[int]
-    ends: Sequence[int]
     frozen: Sequence[float]
     adapted: Sequence[float] | None
+    frozen_space: Sequence[float]
+    adapted_space: Sequence[float]
     entropies: Sequence[float]
     unknown: Sequence[bool]
 
-    def members(self, space: Space) -> list[list[int]] | None:
-        """The tokens of each word; None where spaces cannot trail: a token holds one and what follows it."""
-        spans = self.item.spans
-        starts, ends = [start for start, _ in spans], [end for _, end in spans]
-        found: list[list[int]] = [[] for _ in spans]
-        if not spans:
-            return found
-        for token, start in enumerate(self.starts):
-            if space == "leading":
-                word = bisect_right(ends, start)
-            else:
-                word = max(bisect_right(starts, start) - 1, 0)
-                if start >= ends[word] and any(start < other < self.ends[token] for other in starts):
-                    return None
-            if word < len(spans):
-                found[word].append(token)
-        return found
+    def members(self) -> list[range]:
+        """The tokens of each word, and of white space before it."""
+        ends = [bisect_left(self.starts, end) for _, end in self.item.spans]
+        return [range(start, end) for start, end in pairwise([0, *ends])]
+
+    def cost(self, name: Costs, tokens: range, space: Space) -> float | None:
+        """What a word costs."""
+        costs, spaces = getattr(self, name), getattr(self, f"{name}_space")
+        if costs is None:
+            return None
+        cost = math.fsum(costs[token] for token in tokens)
+        if space == "trailing":
+            cost += self.of_space(spaces, tokens.stop) - self.of_space(spaces, tokens.start)
+        return cost
+
+    def of_space(self, costs: Sequence[float], token: int) -> float:
+        """What it costs that white space comes in a token's place, if it does and a word came before."""
+        read = self.item.text + "\n"
+        return costs[token] if 0 < token < len(costs) and read[self.starts[token]].isspace() else 0.0
 
     def words(self) -> Iterator[dict[str, Any]]:
         """What is known of each word."""
-        spans = self.item.spans
-        leading, trailing = self.members("leading") or [], self.members("trailing")
-        for number, ((start, end), tokens) in enumerate(zip(spans, leading, strict=True)):
-            trailed = None if trailing is None else trailing[number]
-            behind = bisect_left(self.starts, end)
+        for (start, end), tokens in zip(self.item.spans, self.members(), strict=True):
             yield {
                 "start": start,
                 "end": end,
                 "tokens": len(tokens),
                 "unknown": sum(self.unknown[token] for token in tokens),
-                "frozen": _cost(self.frozen, tokens),
-                "adapted": _cost(self.adapted, tokens),
-                "frozen_trailing": _cost(self.frozen, trailed),
-                "adapted_trailing": _cost(self.adapted, trailed),
-                "entropy": self.entropies[behind] if behind < len(self.entropies) else None,
+                "frozen": self.cost("frozen", tokens, "leading"),
+                "adapted": self.cost("adapted", tokens, "leading"),
+                "frozen_trailing": self.cost("frozen", tokens, "trailing"),
+                "adapted_trailing": self.cost("adapted", tokens, "trailing"),
+                "entropy": self.entropies[tokens.stop] if tokens.stop < len(self.entropies) else None,
             }
-
-
-def _cost(costs: Sequence[float] | None, tokens: Sequence[int] | None) -> float | None:
-    return None if costs is None or tokens is None else math.fsum(costs[token] for token in tokens)
 
 
 def rows(reading: Reading, by: By) -> Iterator[tuple[Columns, dict[str, Any]]]:
@@ -181,20 +178,16 @@ class KenLM:
     def write(self, reading: Reading) -> None:
         """Write a sentence. Its costs are in log10."""
         text, costs = reading.item.text, getattr(reading, self._costs)
-        total, oovs = 0.0, 0
-        end = bisect_left(reading.starts, len(text))
-        members = reading.members(self._space)
-        if members is None:
-            raise CommandError("tokens of this model begin with the space before a word: use --space leading")
+        total, oovs, end = 0.0, 0, 0
+        members = reading.members()
         for (start, stop), tokens in zip(reading.item.spans, members, strict=True):
-            own = [token for token in tokens if token < end]
-            unknown = any(reading.unknown[token] for token in own)
+            unknown = any(reading.unknown[token] for token in tokens)
             number = 0 if unknown else self._ids.setdefault(text[start:stop], len(self._ids) + 3)
-            logprob = -math.fsum(costs[token] for token in own)
-            output.write(f"{text[start:stop]}={number} {len(own)} {logprob:.7g}\t")
-            total, oovs = total + logprob, oovs + unknown
+            logprob = -(reading.cost(self._costs, tokens, self._space) or 0.0)
+            output.write(f"{text[start:stop]}={number} {len(tokens)} {logprob:.7g}\t")
+            total, oovs, end = total + logprob, oovs + unknown, tokens.stop
             self._known += 0 if unknown else logprob
-        logprob = -math.fsum(costs[end:])
+        logprob = -(reading.cost(self._costs, range(end, len(costs)), self._space) or 0.0)
         output.write(f"</s>=2 {len(costs) - end} {logprob:.7g}\tTotal: {total + logprob:.7g} OOV: {oovs}\n")
         self._sum, self._known = self._sum + total + logprob, self._known + logprob
         self._tokens, self._oovs = self._tokens + len(members) + 1, self._oovs + oovs

@@ -13,20 +13,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 from pydantic import Field
 
 from rlstm_model.checkpoint import likely
 from rlstm_model.vocab import Vocab
-from rlstm_server.api.bodies import BODY, StrictRoute, answers, respond
+from rlstm_server.api.bodies import BODY, answers, respond, strict_routes
 from rlstm_server.api.dependencies import ContextDep, RequestContext
 from rlstm_server.api.openai.schemas import SESSION, Documented, envelopes
+from rlstm_server.caller import Call
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.reading import Piece, read_passage
 from rlstm_server.engine.requests import off_loop
 from rlstm_server.errors import InvalidField, ModelNotFound
 from rlstm_server.schemas.text import AdaptationRequest, Passage
-from rlstm_server.schemas.wire import Call, Ids, Strict, column
+from rlstm_server.schemas.wire import Ids, Strict, column
 
 ADAPT = ":adapt"
 SESSION_ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -36,6 +37,8 @@ NameField = Annotated[
     str | None, Field(max_length=256, description="A name that `/v1/models` lists; default: the first.")
 ]
 ModelPath = Annotated[str, Path(description="A name that `/v1/models` lists.", max_length=256)]
+
+routes = strict_routes("openai")
 
 
 class Named(NamedTuple):
@@ -99,12 +102,18 @@ class ModelsOut(Documented):
     data: list[ModelOut]
 
 
+@routes.get("/v1/models", responses={200: {"model": ModelsOut}, **envelopes()}, summary="List models")
 async def list_models(context: ContextDep) -> Response:
     """List the models; those that end in `:adapt` learn from each prompt while they read it."""
     data = [_fields(named, context) for named in models(context).values()]
     return await respond(lambda: {"object": "list", "data": data})
 
 
+@routes.get(
+    "/v1/models/{model_id}",
+    responses={200: {"model": ModelOut}, **envelopes(404)},
+    summary="Describe a model",
+)
 async def get_model(model_id: ModelPath, context: ContextDep) -> Response:
     """Describe one model, or a session's."""
     named = resolve(context, model_id)
@@ -160,6 +169,7 @@ class TokenizerOut(Documented):
     add_bos_token: bool = Field(description="Whether bos is read before a text that does not ask for it.")
 
 
+@routes.post("/tokenize", responses=answers(200, TokenizeOut, 404, *BODY), summary="Text to ids")
 async def tokenize(body: TokenizeIn, context: ContextDep) -> Response:
     """Give a text's ids."""
     vocab = resolve(context, body.model).served.vocab
@@ -169,6 +179,7 @@ async def tokenize(body: TokenizeIn, context: ContextDep) -> Response:
     return await respond(lambda: {"count": len(ids), "tokens": column(ids)}, tokens=len(ids))
 
 
+@routes.post("/detokenize", responses=answers(200, DetokenizeOut, 404, *BODY), summary="Ids to text")
 async def detokenize(body: DetokenizeIn, context: ContextDep) -> Response:
     """Give the text of ids. Refused where they are no whole text: it could not become the same ids again."""
     vocab = resolve(context, body.model).served.vocab
@@ -177,6 +188,11 @@ async def detokenize(body: DetokenizeIn, context: ContextDep) -> Response:
     return await respond(lambda: {"prompt": text}, tokens=len(body.tokens))
 
 
+@routes.get(
+    "/tokenizer_info",
+    responses=answers(200, TokenizerOut, 404, 422),
+    summary="Describe the vocabulary",
+)
 async def tokenizer_info(
     context: ContextDep,
     model: Annotated[str | None, Query(max_length=256, description="Default: the first.")] = None,
@@ -213,42 +229,3 @@ def _info(model: str, vocab: Vocab) -> dict[str, Any]:
         "pad_token": None,
         "add_bos_token": False,
     }
-
-
-def router() -> APIRouter:
-    """Build the routes of this module."""
-    routes = APIRouter(route_class=StrictRoute, tags=["openai"])
-    routes.add_api_route(
-        "/v1/models",
-        list_models,
-        methods=["GET"],
-        responses={200: {"model": ModelsOut}, **envelopes()},
-        summary="List models",
-    )
-    routes.add_api_route(
-        "/v1/models/{model_id}",
-        get_model,
-        methods=["GET"],
-        responses={200: {"model": ModelOut}, **envelopes(404)},
-        summary="Describe a model",
-    )
-    posts: tuple[tuple[str, Any, type[Documented], str], ...] = (
-        ("/tokenize", tokenize, TokenizeOut, "Text to ids"),
-        ("/detokenize", detokenize, DetokenizeOut, "Ids to text"),
-    )
-    for path, handler, schema, summary in posts:
-        routes.add_api_route(
-            path,
-            handler,
-            methods=["POST"],
-            responses=answers(200, schema, 404, *BODY),
-            summary=summary,
-        )
-    routes.add_api_route(
-        "/tokenizer_info",
-        tokenizer_info,
-        methods=["GET"],
-        responses=answers(200, TokenizerOut, 404, 422),
-        summary="Describe the vocabulary",
-    )
-    return routes

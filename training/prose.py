@@ -1,6 +1,6 @@
 """English as people write it, made from other corpora: a corpora folder for models of subwords.
 
-    python -m rlstm_training.corpora.prose OUT --novels FOLDER [--novels FOLDER ...]
+    python training/prose.py OUT --novels FOLDER [--novels FOLDER ...]
 
 Reads dickens, enwiki6, wikitext-2 and the novels of the corpora folder, and further novels from folders of
 ``Author_Title[_Year].txt``. Writes to OUT, with a manifest:
@@ -30,7 +30,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from rlstm_training.corpora import Split, corpora_folder
+from rlstm_training.corpora import Split
 from rlstm_training.corpora.reading import load_corpus, load_file, load_stream, read_manifest, stream_names
 from rlstm_training.corpora.texts import unwrap
 
@@ -87,7 +87,7 @@ def novels_of(folders: list[Path], split: Split) -> list[str]:
     """The novels of a split, each once, none of them in a stream; Dickens has a corpus of his own."""
     used = {extent[0].split(" ")[0] for name in stream_names() for extent in load_stream(name)}
     taken = {_key(name) for name in used if "_" in name}
-    ours = [record["path"] for record in read_manifest(corpora_folder()) if record["dataset"] == "novels"]
+    ours = [record["path"] for record in read_manifest() if record["dataset"] == "novels"]
     sources = [(Path(path).name.removesuffix(".xz"), load_file(path)) for path in sorted(ours)]
     sources += [(path.name, path.read_bytes()) for folder in folders for path in sorted(folder.glob("*.txt"))]
     found = []
