@@ -93,7 +93,7 @@ def cost(evaluator: DynamicEvaluator, ids: Sequence[int]) -> Cost:
 
     def load_full() -> Counts:
         stored = Memory.restore(
-            config, full.stored(), full.values, remembered=len(full.marked), read=full.read
+            config, full.stored(), full.values, experts=1, remembered=len(full.marked), read=full.read
         )
         return Counts(config, stored.marked)
 

@@ -271,6 +271,7 @@ class StateSchema:
                 MemoryConfig(kinds_of(self.vocab_size)),
                 arrays["memory"],
                 arrays["mixing"],
+                experts=expert_config.experts,
                 remembered=remembered,
                 read=read,
             )

@@ -53,6 +53,8 @@ def library() -> ctypes.CDLL:
     loaded.rl_memory_add.argtypes = [c_void_p, c_void_p, c_int32, c_int64, c_void_p]
     loaded.rl_memory_learned.restype, loaded.rl_memory_learned.argtypes = c_int64, 3 * [c_int32]
     loaded.rl_memory_begin.restype, loaded.rl_memory_begin.argtypes = None, [*3 * [c_int32], c_void_p]
+    loaded.rl_memory_check.restype = c_int32
+    loaded.rl_memory_check.argtypes = [*3 * [c_int32], c_void_p]
     loaded.rl_memory_read.restype = c_int32
     loaded.rl_memory_read.argtypes = [
         c_void_p,

@@ -239,6 +239,7 @@ class Memory(NamedTuple):
         stored: NDArray[np.uint8],
         values: Floats,
         *,
+        experts: int,
         remembered: int,
         read: int,
     ) -> "Memory":
@@ -249,8 +250,10 @@ class Memory(NamedTuple):
         tokens = stored[: kept * kind.itemsize].view(kind).astype(np.int64)
         if tokens.max() >= config.vocab_size:
             raise ValueError("a token lies outside the vocabulary")
-        if not np.isfinite(values).all():
-            raise ValueError("a number is not finite")
+        if library().rl_memory_check(
+            config.vocab_size, len(config.orders), experts, np.ascontiguousarray(values).ctypes.data
+        ):
+            raise ValueError("what was learned has a number that is out of bounds")
         counted = np.unpackbits(stored[kept * kind.itemsize :], count=kept)
         return cls(config, (tokens << 1 | counted)[kept - remembered :].astype(np.int32), values, read)
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.adaptation.state import ExpertConfig, StateMismatch
+from rlstm_model.native.memory import size_of
 
 KINDS = [{"experts": 1, "adapt": "memory"}, {"experts": 2, "adapt": "both"}, {"experts": 4, "adapt": "both"}]
 MOTIF = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
@@ -113,11 +114,15 @@ def test_a_memory_that_no_reading_leads_to_is_refused(evaluator, observe):
     foreign, odd = arrays["memory"].copy(), arrays["mixing"].copy()
     foreign[state.memory.config.kept - 1] = 19
     odd[0] = np.nan
+    unlearnable = [arrays["mixing"].copy() for _ in range(2)]
+    unlearnable[0][4] = 1.5  # a context's share
+    unlearnable[1][size_of(257, 2)] = 0  # a cell of the tree's first map
     for changes, told in (
         ({"memory": foreign}, {}),
         ({}, {"remembered": 12}),
         ({}, {"read": 10}),
         ({"memory": arrays["memory"][1:]}, {}),
+        *(({"mixing": values}, {}) for values in unlearnable),
         ({"memory": arrays["memory"].astype(np.int32)}, {}),
     ):
         with pytest.raises(StateMismatch, match="memory"):

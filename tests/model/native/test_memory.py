@@ -310,7 +310,7 @@ def test_what_is_stored_comes_back():
         memory = memory.mix([rows], text[start : start + 1_000], mode).memory
     stored = memory.stored()
     assert stored.nbytes == stored_size(256) == 16_256 + 16_256 // 8
-    back = Memory.restore(config, stored, memory.values, remembered=16_256, read=memory.read)
+    back = Memory.restore(config, stored, memory.values, experts=1, remembered=16_256, read=memory.read)
     assert back.marked.tolist() == memory.marked.tolist()
     for mode in Mode:
         assert (
@@ -329,7 +329,7 @@ def test_any_vocabulary(vocab_size):
     assert mixed[-1, 7] > rows[-1, 7] + 1
     stored = memory.stored()
     assert len(stored) == stored_size(vocab_size)
-    back = Memory.restore(config, stored, memory.values, remembered=8, read=8)
+    back = Memory.restore(config, stored, memory.values, experts=1, remembered=8, read=8)
     assert back.marked.tolist() == memory.marked.tolist()
 
 

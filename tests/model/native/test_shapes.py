@@ -175,6 +175,7 @@ def checked_library(tmp_path_factory):
     parts = [
         ("core.c", []),
         ("memory.c", []),
+        ("tree.c", []),
         *(("kernels.c", [f"-DRL_SET={s}", *f]) for s, f in sets.items()),
     ]
     flags = ["-std=c11", "-O1", "-g", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", *CHECKED]

@@ -270,6 +270,16 @@ void rl_memory_begin(int32_t vocab, int32_t orders, int32_t experts, float *valu
   if (vocab <= RL_TREE_TOKENS) rl_tree_begin(orders + TEXT, l.inputs, depths_of(orders), l.tree);
 }
 
+int32_t rl_memory_check(int32_t vocab, int32_t orders, int32_t experts, const float *values) {
+  const int64_t all = rl_memory_learned(vocab, orders, experts);
+  const learned l = parts_of(orders, experts, (float *)values);
+  int bad = !(*l.tokens >= 0.0f);
+  for (const float *share = l.bayes; share < l.set; share++) bad |= !(*share >= 0.0f && *share <= 1.0f);
+  if (vocab <= RL_TREE_TOKENS) bad |= rl_tree_check(orders + TEXT, l.tree);
+  for (const float *any = values; any < values + all; any++) bad |= !(*any - *any == 0.0f);
+  return bad;
+}
+
 static float *share_of(const learned *l, int o, const followers *f) {
   static const int32_t totals[TOTALS - 1] = {1, 2, 3, 5, 9, 19, 49}, distincts[DISTINCTS - 1] = {1, 2, 5};
   int total = 0, distinct = 0;

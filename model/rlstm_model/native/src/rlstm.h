@@ -170,6 +170,9 @@ RL_API int32_t rl_memory_add(rl_memory *memory, const int32_t *line, int32_t kno
 RL_API int64_t rl_memory_learned(int32_t vocab, int32_t orders, int32_t experts);
 RL_API void rl_memory_begin(int32_t vocab, int32_t orders, int32_t experts, float *values);
 
+/* Whether reading could have led to what was learned: 0, or 1 where a number is out of its bounds. */
+RL_API int32_t rl_memory_check(int32_t vocab, int32_t orders, int32_t experts, const float *values);
+
 /* What becomes of the tokens that are read: nothing; they are context for what follows; they are counted, and learned
  * from. */
 enum { RL_LOOK, RL_CONTEXT, RL_LEARN };

@@ -97,6 +97,12 @@ void rl_tree_begin(int32_t contexts, int32_t rows, int32_t depths, float *values
   values[experts] = 0.2f, values[experts + 1] = 0.3f;
 }
 
+int rl_tree_check(int32_t contexts, const float *values) {
+  for (int32_t i = 0; i < contexts * MORE * LESS; i++)
+    if (!(values[i] >= CLOSE && values[i] <= 1.0f - CLOSE)) return 1;
+  return 0;
+}
+
 static int32_t cell_of(int context, float greater, float other) {
   static const float more[MORE - 1] = {0.3f, 0.6f, 1.01f, 1.6f, 3.01f, 7.0f, 16.0f}, less[LESS - 1] = {0.0f, 0.5f, 2.0f};
   int i = 0, j = 0;

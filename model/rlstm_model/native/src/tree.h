@@ -19,6 +19,9 @@ void rl_tree_free(rl_tree *tree);
 int64_t rl_tree_learned(int32_t contexts, int32_t rows, int32_t depths);
 void rl_tree_begin(int32_t contexts, int32_t rows, int32_t depths, float *values);
 
+/* Whether a map has what it never learns. */
+int rl_tree_check(int32_t contexts, const float *values);
+
 /* Before tokens are read: `values` are those that were learned. */
 void rl_tree_open(rl_tree *tree, int32_t rows, float *values);
 
