@@ -15,9 +15,9 @@ from torch.nn import functional
 from rlstm_model.adaptation.config import Reduction
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.network.products import Matrix, ObservedMatrix
+from rlstm_model.network.stack import layer_names
 from rlstm_model.network.state import State
 from rlstm_model.network.window import LayerWeights
-from rlstm_model.torch_backend.subspace import layer_names
 
 
 class Factor(NamedTuple):

@@ -15,21 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rlstm_model.network.cells import CellWeights
 from rlstm_model.network.language_model import LanguageModel
-from rlstm_model.network.mogrifier import MogrifierWeights
 from rlstm_model.network.products import RowMatrix
+from rlstm_model.network.stack import layer_names
 from rlstm_model.network.state import State
 from rlstm_model.network.window import LayerWeights
 from rlstm_model.torch_backend.fast_weights import FastWeights, row_tile
 
-_LAYER = (*CellWeights._fields, *(f"mogrifier_{name}" for name in MogrifierWeights._fields))
 _TIMES = 8  # rows of a product by whose multiples their last bits do not depend on how many there are
-
-
-def layer_names(layer: int) -> list[str]:
-    """The names of a layer's weights, in the order of :meth:`LayerWeights.flat`."""
-    return [f"stack.layers.{layer}.{name}" for name in _LAYER]
 
 
 class Basis(NamedTuple):
