@@ -125,7 +125,7 @@ def test_bombs_allocate_nothing(worlds):
 async def use(engine, data):
     """Import a file and append to the session; gives what that came to."""
     try:
-        made = await engine.import_session(ImportRequest(call=CALLER, data=data))
+        made = await engine.import_session(ImportRequest(data=data).by(CALLER))
     except ImportRejected:
         return "refused"
     try:

@@ -34,4 +34,4 @@ def test_nothing_is_lost_applied_twice_or_stuck_in_the_long_run():
     print(f"\n{total}")
     assert not total.failed, total.report()
     if total.seeds >= 10_000:
-        assert not total.missing, f"rows of the crash matrix that nothing hits: {total.missing}"
+        assert not total.missing, f"what no seed has met: {total.missing}"

@@ -250,5 +250,5 @@ async def import_session(
 ) -> Response:
     """Make a session of an exported file; it gets an id of its own."""
     check_octets(request.headers.getlist("content-type"))
-    asked = ImportRequest(call=context.call, data=await request.body(), name=name, ttl_seconds=ttl_seconds)
+    asked = ImportRequest(data=await request.body(), name=name, ttl_seconds=ttl_seconds).by(context.call)
     return await _made(context, await context.engine.import_session(asked))

@@ -57,8 +57,8 @@ class Changes:
             stored = answers.read_append(done.summary, done.details)
             return replace(stored, replayed=True, expires_at=head.expires_at_ms / 1000, timings=task.timings)
 
-        with charging(request.call.quota) as charge:
-            return await self.sessions.perform(request.call, body_hash, work)
+        with self.sessions.taking(request.call.key), charging(request.call.quota) as charge:
+            return await self.sessions.enqueue(request.call, body_hash, work).wait()
 
     async def reset(self, request: ResetRequest) -> ChangeAnswer:
         """Forget fast weights, recurrent state, or both."""
@@ -127,7 +127,8 @@ class Changes:
             durability = self.sessions.durability
             return ChangeAnswer(info=info, durability=durability, replayed=isinstance(done, Replayed))
 
-        return await self.sessions.perform(request.call, requests.digest(request), work)
+        with self.sessions.taking(request.call.key):
+            return await self.sessions.enqueue(request.call, requests.digest(request), work).wait()
 
     async def _info(self, key: SessionKey, known: Replayed) -> SessionInfo:
         head = await self.sessions.store.load_head(key, with_state=False)

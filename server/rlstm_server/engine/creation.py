@@ -106,8 +106,7 @@ class Creator:
             ancestor = Ancestor(session=header.session, version=header.version)
             return state, replace(facts, learning=header.learning, forked_from=ancestor)
 
-        body_hash = requests.digest_of("import", data, request.name, request.ttl_seconds)
-        return await self._make(request.call, body_hash, imported, brought=True)
+        return await self._make(request.call, requests.digest(request, data=data), imported, brought=True)
 
     def _facts(
         self, name: str | None, ttl_seconds: float | None, metadata: Mapping[str, Any]
@@ -152,7 +151,8 @@ class Creator:
                 recall = partial(self.sessions.store.recall_creation, call.tenant, call.key, body_hash)
                 return await self._repeated(task, await settled(error, recall))
 
-        return await self.sessions.perform(call, body_hash, work, made=key)
+        with self.sessions.taking(call.key):
+            return await self.sessions.enqueue(call, body_hash, work, made=key).wait()
 
     async def _made(
         self, task: Task[CreatedSession], state: SessionState, facts: SessionFacts, *, brought: bool

@@ -143,17 +143,6 @@ class SessionQueues:
                 error.doubt()
             raise
 
-    async def perform(
-        self,
-        call: Call,
-        body_hash: bytes,
-        work: Callable[[Task[Result]], Awaitable[Result]],
-        made: SessionKey | None = None,
-    ) -> Result:
-        """Have a change done in its session's turn; one that is `made` has no queue yet."""
-        with self.taking(call.key):
-            return await self.enqueue(call, body_hash, work, made).wait()
-
     def enqueue(
         self,
         call: Call,
@@ -161,7 +150,7 @@ class SessionQueues:
         work: Callable[[Task[Result]], Awaitable[Result]],
         made: SessionKey | None = None,
     ) -> Task[Result]:
-        """Put work into the session's queue.
+        """Put work into the session's queue; work on one that is to be `made` has no queue.
 
         Raises NotFound, Overloaded, and InFlight for an operation that is in it.
         """

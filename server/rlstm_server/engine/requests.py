@@ -23,8 +23,8 @@ MAX_PENDING: Final = 4_096
 """Characters that wait for the end of their word. Every record of a session carries them."""
 MAX_METADATA_BYTES: Final = 16_384
 
-UNDIGESTED: Final = {"unit", "logprobs", "stream", "min_version"}
-"""Fields that say how to answer, or when to refuse: a repeat may have others."""
+UNDIGESTED: Final = {"unit", "logprobs", "stream", "min_version", "data"}
+"""Fields that say how to answer, or when to refuse: a repeat may have others. Data have their own digest."""
 
 Result = TypeVar("Result")
 
@@ -34,11 +34,7 @@ def digest(request: Request, **more: object) -> bytes:
     fields = request.model_dump(exclude=UNDIGESTED)
     if metadata := fields.get("metadata"):
         fields["metadata"] = sorted(metadata.items())  # the order of a JSON object says nothing
-    return digest_of(type(request).__name__, request.call.session, fields, more)
-
-
-def digest_of(*said: object) -> bytes:
-    """Give the SHA-256 of what was said."""
+    said = (type(request).__name__, request.call.session, fields, more)
     return hashlib.sha256(repr(said).encode()).digest()
 
 

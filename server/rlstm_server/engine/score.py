@@ -3,10 +3,12 @@
 The texts of one request share its batches, each a segment at a time.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple
+from itertools import zip_longest
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +40,6 @@ from rlstm_server.schemas.sessions import (
 )
 from rlstm_server.schemas.text import (
     AdaptationChoice,
-    Columns,
-    FirstToken,
     ItemScores,
     ScoreAnswer,
     ScoreItem,
@@ -65,11 +65,6 @@ class ItemText:
     def tokens(self) -> int:
         """All that are read."""
         return len(self.piece.ids) + (len(self.context.ids) if self.context else 0)
-
-    @property
-    def first_token(self) -> FirstToken:
-        """What the first token is scored against."""
-        return "bos" if self.context is None else "context"
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,14 +153,10 @@ async def score_items(
     metrics: Metrics,
 ) -> Sequence[ItemScores]:
     """Score each item from the weights as loaded; with a choice, learn from it (and its context) as well."""
-    if choice is None:
-        work = (_score_item(served, item, request) for item in items)
-        at_once = ROWS_OF_REQUEST
-    else:
-        start = SessionState.before_text(served, choice)
-        work = (_score_adapting(start, item, request, metrics) for item in items)
-        at_once = max(1, ROWS_OF_REQUEST // choice.expert_config.rows)
-    return await gather(work, at_once)
+    start = None if choice is None else SessionState.before_text(served, choice)
+    rows = 1 if choice is None else choice.expert_config.rows
+    work = (_score_item(served, start, item, request, metrics) for item in items)
+    return await gather(work, max(1, ROWS_OF_REQUEST // rows))
 
 
 async def rank_candidates(
@@ -177,11 +168,17 @@ async def rank_candidates(
     """Score continuations of a session's present state, which stays as it is; rank 1 is the best mix."""
     reader = state.evaluator.reader(state.adapted, static=True)
     at_once = max(1, ROWS_OF_REQUEST // len(reader.cursor.states_R2U))
+    work = (_sums(reader, *pair, weights) for pair in zip(candidates, pieces, strict=True))
     try:
-        sums = await gather((_sums(reader, piece) for piece in pieces), at_once)
+        found = await gather(work, at_once)
     except ArithmeticError as error:
         raise StateCorrupt("the session's state gives values that are not finite") from error
-    return _ranked(candidates, sums, weights)
+    ranks = _ranks([one.score for one in found])
+    static = _ranks([one.static_score for one in found if one.static_score is not None])
+    return tuple(
+        replace(one, rank=rank, static_rank=static_rank)
+        for one, rank, static_rank in zip_longest(found, ranks, static)
+    )
 
 
 async def score_text(
@@ -201,93 +198,56 @@ async def score_text(
     return ScoredChunk.concatenate(parts)
 
 
-async def read(reader: Reader, ids: Sequence[int]) -> Cursor:
-    """The reader's cursor after a text, which may be empty."""
-    if not ids:
-        return reader.cursor
-    sliced = await score_text(reader, reader.cursor, ids)
-    return sliced.cursor
+async def _sums(
+    reader: Reader, candidate: Candidate, piece: Piece, weights: CandidateWeights
+) -> RankedCandidate:
+    """One continuation's, without a rank; static ones where the session has a static row."""
+    logprob, static, tokens = 0.0, 0.0 if reader.static else None, len(piece.ids)
+    if tokens:
+        sliced = await score_text(reader, reader.cursor, piece.ids)
+        logprob, columns = sliced.scores.total, sliced.static_logprobs
+        static = None if columns is None else float(columns.sum(dtype=np.float64))
+    return RankedCandidate(
+        id=str(candidate.id),
+        logprob=logprob,
+        static_logprob=static,
+        tokens=tokens,
+        score=weights.score(logprob, tokens, candidate.given),
+        static_score=None if static is None else weights.score(static, tokens, candidate.given),
+        rank=0,
+        static_rank=None,
+    )
 
 
-class _Sums(NamedTuple):
-    """Of a candidate; the static one is None where the session has no static row."""
-
-    logprob: float
-    static_logprob: float | None
-    tokens: int
-
-
-async def _sums(reader: Reader, piece: Piece) -> _Sums:
-    if not piece.ids:
-        return _Sums(0.0, 0.0 if reader.static else None, 0)
-    sliced = await score_text(reader, reader.cursor, piece.ids)
-    static = None if sliced.static_logprobs is None else float(sliced.static_logprobs.sum(dtype=np.float64))
-    return _Sums(sliced.scores.total, static, len(piece.ids))
-
-
-async def _score_item(served: ServedModel, item: ItemText, request: ScoreRequest) -> ItemScores:
-    reader, piece = served.reader, item.piece
-    cursor, spaces = reader.cursor, served.spaces if request.spaces else None
-    if item.context is not None:
-        cursor = await read(reader, item.context.ids)
-    sliced = await score_text(reader, cursor, piece.ids, request.top, spaces)
-    columns = columns_of(piece, sliced.scores, None)
-    totals = Totals.of(columns, bytes=piece.bytes, words=piece.words, unknown=piece.unknown)
-    return _item_scores(item, columns, totals, updates=0, guards={})
-
-
-async def _score_adapting(
-    state: SessionState, item: ItemText, request: ScoreRequest, metrics: Metrics
+async def _score_item(
+    served: ServedModel, start: SessionState | None, item: ItemText, request: ScoreRequest, metrics: Metrics
 ) -> ItemScores:
-    if item.context is not None:
-        context = await read_piece(state, item.context, learn=True)
-        context.count(metrics)
-        state = context.state
-    reading = await read_piece(state, item.piece, learn=True, top=request.top, spaces=request.spaces)
-    reading.count(metrics)
-    return _item_scores(item, reading.columns, reading.totals, updates=reading.updates, guards=reading.guards)
-
-
-def _item_scores(
-    item: ItemText, columns: Columns, totals: Totals, *, updates: int, guards: Mapping[str, int]
-) -> ItemScores:
+    piece, updates, guards = item.piece, 0, Counter[str]()
+    if start is not None:
+        if item.context is not None:
+            context = await read_piece(start, item.context, learn=True)
+            context.count(metrics)
+            start = context.state
+        reading = await read_piece(start, piece, learn=True, top=request.top, spaces=request.spaces)
+        reading.count(metrics)
+        columns, totals = reading.columns, reading.totals
+        updates, guards = reading.updates, reading.guards
+    else:
+        reader, spaces = served.reader, served.spaces if request.spaces else None
+        cursor = reader.cursor
+        if item.context is not None:
+            cursor = (await score_text(reader, cursor, item.context.ids)).cursor
+        sliced = await score_text(reader, cursor, piece.ids, request.top, spaces)
+        columns = columns_of(piece, sliced.scores, None)
+        totals = Totals.of(columns, bytes=piece.bytes, words=piece.words, unknown=piece.unknown)
     return ItemScores(
         id=item.id,
-        first_token=item.first_token,
-        text=item.piece.text,
+        first_token="bos" if item.context is None else "context",
+        text=piece.text,
         columns=columns,
         totals=totals,
         updates=updates,
         guards=guards,
-    )
-
-
-def _ranked(
-    candidates: Sequence[Candidate], sums: Sequence[_Sums], weights: CandidateWeights
-) -> tuple[RankedCandidate, ...]:
-    pairs = [*zip(candidates, sums, strict=True)]
-    scores = [weights.score(own.logprob, own.tokens, each.given) for each, own in pairs]
-    static_scores = [
-        weights.score(own.static_logprob, own.tokens, each.given)
-        for each, own in pairs
-        if own.static_logprob is not None
-    ]
-    none = [None] * len(pairs)
-    ranks, static_ranks = _ranks(scores), _ranks(static_scores)
-    return tuple(
-        RankedCandidate(
-            id=str(each.id),
-            logprob=own.logprob,
-            static_logprob=own.static_logprob,
-            tokens=own.tokens,
-            score=score,
-            static_score=static_score,
-            rank=rank,
-            static_rank=static_rank,
-        )
-        for (each, own), score, static_score, rank, static_rank in zip(
-            pairs, scores, static_scores or none, ranks, static_ranks or none, strict=True
-        )
     )
 
 

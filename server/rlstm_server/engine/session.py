@@ -184,28 +184,9 @@ class Sessions(SessionQueues):
         job = partial(serialize, self.states, copy.position.version + 1, await compute(copy))
         with self.distrusting(key):
             ran = await self.worker.run(job, task.call, copy.state.adapted.expert_config.rows)
-        commit = self._commit_of(task, copy, *ran.result)
-        began = time.perf_counter()
-        outcome = await task.commit(commit_until_known(commit, self.store, self.cache))
-        store = time.perf_counter() - began
-        task.timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds, store=store)
-        match outcome:
-            case Committed():
-                task.took_effect = True
-                self.metrics.commit_seconds.observe(store)
-                return self._taken(ran.result[0], outcome)
-            case Replayed() | Mismatch():
-                return self._repeated(task, self._known(key, outcome))
-            case Moved():
-                if copy.position.version != outcome.current:
-                    self.cache.drop(key)
-                raise VersionMismatch(task.if_match or 0, outcome.current)
-            case Stale():
-                return None
-
-    def _commit_of(self, task: Task[Any], copy: SessionCopy, staged: Staged[Any], state: bytes) -> Commit:
-        return Commit(
-            key=task.key,
+        staged, state = ran.result
+        commit = Commit(
+            key=key,
             operation_id=task.operation_id,
             body_hash=task.body_hash,
             if_match=task.if_match,
@@ -216,6 +197,23 @@ class Sessions(SessionQueues):
             summary=staged.summary,
             details=staged.details,
         )
+        began = time.perf_counter()
+        outcome = await task.commit(commit_until_known(commit, self.store, self.cache))
+        store = time.perf_counter() - began
+        task.timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds, store=store)
+        match outcome:
+            case Committed():
+                task.took_effect = True
+                self.metrics.commit_seconds.observe(store)
+                return self._taken(staged, outcome)
+            case Replayed() | Mismatch():
+                return self._repeated(task, self._known(key, outcome))
+            case Moved():
+                if copy.position.version != outcome.current:
+                    self.cache.drop(key)
+                raise VersionMismatch(task.if_match or 0, outcome.current)
+            case Stale():
+                return None
 
     def _taken(self, staged: Staged[Answer], outcome: Committed) -> Staged[Answer]:
         """What was staged becomes the copy, and what was done is counted."""

@@ -48,7 +48,8 @@ class NamedSnapshots:
                     return answer
             raise Conflict("other servers changed the session at the same time", retry_after=1)
 
-        return await self.sessions.perform(request.call, requests.digest(request), work)
+        with self.sessions.taking(request.call.key):
+            return await self.sessions.enqueue(request.call, requests.digest(request), work).wait()
 
     async def list(
         self, tenant: str, session: str, min_version: int | None = None

@@ -9,7 +9,6 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue, computed_field, model_validator
 
-from rlstm_server.caller import Call
 from rlstm_server.schemas.text import (
     AdaptationChoice,
     AdaptationRequest,
@@ -467,11 +466,9 @@ class ForkRequest(Request):
     min_version: MinVersionField = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImportRequest:
+class ImportRequest(Request):
     """Make a session of an exported one. ``ttl_seconds`` None uses the server's default."""
 
-    call: Call
     data: bytes
     name: str | None = None
     ttl_seconds: float | None = None

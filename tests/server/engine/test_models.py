@@ -147,7 +147,7 @@ async def test_a_session_keeps_its_model(tools, store, first, other):
         fork = await engine.fork(ForkRequest().by(talk.call()))
         exported = await engine.export(talk.call())
         data = exported.data
-        brought = await engine.import_session(ImportRequest(call=talk.call(), data=data))
+        brought = await engine.import_session(ImportRequest(data=data).by(talk.call()))
         for made in (fork, brought):
             assert made.identity == renamed.identity
             assert (made.info.model, made.info.fingerprint) == ("renamed", "f1")

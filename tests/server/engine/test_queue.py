@@ -6,27 +6,13 @@ import pytest
 
 from rlstm_server.caller import Call
 from rlstm_server.engine.queue import Task
-from rlstm_server.errors import Draining, NotFound
+from rlstm_server.errors import Draining
 from rlstm_server.store.base import SessionKey
 
 
 def started(work):
     call = Call(tenant="a", request_id="r", session="s")
     return Task(work, call, SessionKey("a", "s"), "k")
-
-
-async def test_the_waiter_gets_the_result_or_the_error():
-    """Result and error arrive as they are."""
-
-    async def good(task):
-        return 7
-
-    async def bad(task):
-        raise NotFound
-
-    assert await started(good).wait() == 7
-    with pytest.raises(NotFound):
-        await started(bad).wait()
 
 
 async def test_work_outside_a_commit_stops_with_its_waiter():

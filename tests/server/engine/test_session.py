@@ -183,20 +183,6 @@ async def test_who_waits_behind_an_operation_that_the_store_left_alone_is_told_s
 # ---- crashes, cancels, deletes ----------------------------------------------------------------------------
 
 
-async def test_an_append_that_has_not_started_can_be_cancelled(tools):
-    """A waiter that leaves takes its queued operation with it."""
-    async with held(tools, "first") as (_, talk, first, opened):
-        second = asyncio.ensure_future(talk.append("second"))
-        await asyncio.sleep(0)
-        second.cancel()
-        opened.set()
-        await first
-        with pytest.raises(asyncio.CancelledError):
-            await second
-
-        assert (await talk.info()).version == 1
-
-
 async def test_nothing_is_seen_of_a_change_before_it_is_committed(tools):
     """A read while the commit is on its way finds the state of before; a commit that fails leaves it so."""
     async with held(tools, TEXT) as (engine, talk, append, opened):

@@ -43,8 +43,8 @@ class Counting(MemoryStore):
         return outcome
 
 
-def kept(talk, *, max_tokens=70, seed=3, key="g", penalty=1.0, **fields):
-    call = talk.call(key=key, after=fields.pop("after", None))
+def kept(talk, *, max_tokens=70, seed=3, key="g", after=None, penalty=1.0, **fields):
+    call = talk.call(key=key, after=after)
     return SessionGenerate(
         max_tokens=max_tokens, seed=seed, repetition_penalty=penalty, **({"commit": True} | fields)
     ).by(call)
@@ -234,12 +234,8 @@ async def test_a_kept_text_takes_half_of_the_remembered_operations_at_most(engin
 # ---- what is kept -----------------------------------------------------------------------------------------
 
 
-def request(talk, *, max_tokens=40, seed=3, stop=(), **fields):
-    call = talk.call(
-        key=fields.pop("key", None),
-        if_match=fields.pop("if_match", None),
-    )
-    return SessionGenerate(max_tokens=max_tokens, seed=seed, stop=list(stop), **fields).by(call)
+def request(talk, *, max_tokens=40, stop=(), **fields):
+    return kept(talk, **{"max_tokens": max_tokens, "stop": list(stop), "key": None, "commit": False} | fields)
 
 
 async def read_text(events, tokens=None):

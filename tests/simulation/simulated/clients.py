@@ -168,7 +168,7 @@ class Client:
         return session
 
     def _import(self, session: None, key: str | None) -> ImportRequest:
-        return ImportRequest(call=replace(CALLER, key=key), data=self._draw.choice(self._world.exports))
+        return ImportRequest(data=self._draw.choice(self._world.exports)).by(replace(CALLER, key=key))
 
     def _snapshot(self, session: str) -> str:
         known = self._world.snapshots.get(session)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rlstm_server.engine import session
-from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.state import SessionCache, SessionCopy
 from rlstm_server.errors import Gone, NotFound
 from rlstm_server.store.base import Commit, CommitOutcome, Committed, Replayed, SessionKey, new_operation_id
@@ -101,17 +100,28 @@ def resent_under_a_fresh_id() -> AbstractContextManager[None]:
     return _patched(session, "commit_until_known", wrong)
 
 
-def swapped_before_commit() -> AbstractContextManager[None]:
+@contextmanager
+def swapped_before_commit() -> Iterator[None]:
     """The new state takes the old one's place before it is committed."""
+    staged: dict[bytes, SessionCopy] = {}
 
-    def wrong(commit_of: Any) -> Any:
-        def early(self: Sessions, task: Any, copy: SessionCopy, staged: Any, state: bytes) -> Commit:
-            self.cache.put(replace(copy, state=staged.copy.state))
-            return commit_of(self, task, copy, staged, state)
+    def noting(serialize: Any) -> Any:
+        async def note(*given: Any) -> Any:
+            own, written = await serialize(*given)
+            staged[written] = own.copy
+            return own, written
+
+        return note
+
+    def wrong(commit_now: Any) -> Any:
+        async def early(commit: Commit, store: Any, cache: SessionCache) -> CommitOutcome:
+            cache.put(staged.pop(commit.state))
+            return await commit_now(commit, store, cache)
 
         return early
 
-    return _patched(Sessions, "_commit_of", wrong)
+    with _patched(session, "serialize", noting), _patched(session, "commit_until_known", wrong):
+        yield
 
 
 def no_tombstones() -> AbstractContextManager[None]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from rlstm_server.errors import DurabilityNotReached, OutcomeUnknown, ServerError, StoreUnavailable
-from rlstm_server.store.base import Commit, Durability, Mismatch, Moved, Stale
+from rlstm_server.store.base import Durability, Mismatch, Moved, Stale
 from simulated.loop import HOST, Host, SimulatedLoop, on
 from simulated.storage import Storage
 from simulated.told import ATTEMPT, Attempt
@@ -69,14 +69,6 @@ class Call:
     phase: Phase = "sent"
     dropped: bool = False
     outcome: Any = None
-
-    @property
-    def what(self) -> str:
-        """What the call is for: the operation of a commit, and else its name."""
-        first = self.args[0] if self.args else None
-        if not isinstance(first, Commit) or self.attempt is None:
-            return self.name
-        return "first" if first.operation_id.endswith("#first") else self.attempt.intent.kind
 
     def __repr__(self) -> str:
         return f"{self.name} of {self.attempt}"

@@ -116,11 +116,6 @@ class Replica:
         """Raise ValueError unless its counts add up."""
         on(self.host).run(self.engine.check)
 
-    def is_committing(self, attempt: Attempt) -> bool:
-        """Whether a commit for a request is on its way."""
-        calls = self._network.in_flight(self.host)
-        return any(call.name == "commit" and call.attempt is attempt for call in calls)
-
     # ---- requests ---------------------------------------------------------------------------------------
 
     async def ask(self, attempt: Attempt, work: Work, *, patience_s: float | None = None) -> None:
@@ -186,7 +181,6 @@ class _Request:
     def _leave(self, task: "asyncio.Task[Any]", context: Context) -> None:
         """The client goes; the server notices."""
         if not self.future.done() and self.replica.host.alive:
-            self.attempt.left = "late" if self.replica.is_committing(self.attempt) else "early"
             self.broke()
             self.loop.call_soon(task.cancel, context=context)
 

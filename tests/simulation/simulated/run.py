@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass, field
 
 from simulated.checker import Checker, Verdict
+from simulated.coverage import ROWS, rows_of
 from simulated.loop import Stuck
 from simulated.virtual import virtual
 from simulated.world import World
@@ -32,7 +33,7 @@ def run(seed: int, *, tell: bool = False) -> Run:
     return Run(
         seed=seed,
         verdict=checker.verdict,
-        rows=frozenset(world.watch.hit),
+        rows=ROWS.intersection(rows_of(world.trace)),
         trace=_told(world) if tell or checker.verdict.problems else "",
         steps=world.loop.steps,
     )

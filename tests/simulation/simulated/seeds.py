@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from simulated.coverage import ROWS
 from simulated.device import served
-from simulated.matrix import ROWS
 from simulated.run import Run, run
 
 COLLECT_EVERY: Final = 50
@@ -35,13 +35,13 @@ class Total:
 
     @property
     def missing(self) -> list[str]:
-        """Rows of the crash matrix that no seed hit."""
-        return [row for row in ROWS if row not in self.rows]
+        """What no seed has met."""
+        return sorted(ROWS - set(self.rows))
 
     def __str__(self) -> str:
         return (
             f"{self.seeds:,} seeds: {self.problems['lost']} lost, {self.problems['twice']} twice, "
-            f"{self.problems['stuck']} stuck; rows hit {len(self.rows)}/{len(ROWS)}"
+            f"{self.problems['stuck']} stuck; rows met {len(self.rows)}/{len(ROWS)}"
         )
 
     def report(self) -> str:

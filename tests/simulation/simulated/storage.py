@@ -111,15 +111,13 @@ class Storage:
         """How many of the changes the second server has."""
         return len(self.applied) if self._behind is None else self._behind[1]
 
-    def fail_over(self) -> list[Applied]:
-        """Go on with what the second server has; the changes that this takes back."""
+    def fail_over(self) -> None:
+        """Go on with what the second server has."""
         kept, count = self._behind or (self.store, len(self.applied))
         self.store, self._behind = kept, None
-        taken_back = [change for change in self.applied[count:] if not change.lost]
-        for change in taken_back:
+        for change in self.applied[count:]:
             change.lost = True
         self.failovers += 1
-        return taken_back
 
     def _copied(self, store: MemoryStore) -> MemoryStore:
         return copy.deepcopy(store, {id(self): self})

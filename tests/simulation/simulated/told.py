@@ -17,7 +17,6 @@ class Attempt:
     events   of a stream, in the order they arrived
     floor    the version that no answer may lie below
     blind    whether the store was asked for a head and did not answer
-    left     when the client lost patience: before a commit was sent, or later
     """
 
     intent: "Intent"
@@ -31,7 +30,6 @@ class Attempt:
     events: list[Any] = field(default_factory=list)
     floor: int = 0
     blind: bool = False
-    left: Literal["early", "late"] | None = None
 
     def __repr__(self) -> str:
         number = self.intent.attempts.index(self) + 1

@@ -15,7 +15,6 @@ from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import SessionKey
 from simulated.clients import MAKES, READS, TENANT, Client, work_of
 from simulated.loop import Host, SimulatedLoop, on
-from simulated.matrix import Watch
 from simulated.network import Call, Network
 from simulated.profile import Profile
 from simulated.replica import Replica
@@ -64,7 +63,6 @@ class World:
             self.see,
         )
         self.replicas = [self._replica(f"r{number}") for number in range(profile.replicas)]
-        self.watch = Watch(self)
         for fuse in profile.fuses:
             self._set_fuse(draw.choice(self.replicas), fuse)
 
@@ -104,7 +102,6 @@ class World:
     def told(self, attempt: Attempt) -> None:
         """A client was told something: from now on nobody may say less."""
         self.note("told", attempt, attempt.error or attempt.outcome)
-        self.watch.told(attempt)
         intent, answer = attempt.intent, attempt.answer
         if intent.kind == "export" and attempt.outcome == "answered":
             self.exports.append(answer[1])
@@ -122,7 +119,6 @@ class World:
     def see(self, event: str, call: Call) -> None:
         """Something happened to a message; some crashes are aimed at such moments."""
         self.note(event, call, call.host.name)
-        self.watch.seen(event, call)
         if self.at_peace or event not in ("sent", "applied", "answered", "over"):
             return
         self._aim(call.name, event, call.host)
@@ -176,7 +172,6 @@ class World:
         later = partial(self.loop.call_later, context=on(None))
         if self.draw.random() < self.profile.pauses:
             self.note("pause", replica.host.name)
-            self.watch.paused(replica)
             replica.pause()
             later(self.draw.choice((0.2, 2.0, 6.0)), self._go_on, replica)
         else:
@@ -186,11 +181,10 @@ class World:
     def crash(self, replica: Replica) -> None:
         """Kill a replica."""
         self.note("crash", replica.host.name)
-        self.watch.crashed(replica)
         for call in self.network.in_flight(replica.host):
+            self.note("died", call, call.phase)
             if call.phase == "sent" and self.draw.random() < 0.5:
                 call.dropped = True
-                self.watch.dropped(call)
         replica.crash()
 
     def _start(self, replica: Replica) -> None:
@@ -234,15 +228,13 @@ class World:
     async def _restart(self, replica: Replica) -> None:
         if not replica.up:
             return
-        self.watch.draining(replica)
         if self.draw.random() < 0.3:
             self._set_fuse(replica, replica.host.steps + self.draw.randint(2, 12))
         await replica.drain(self.draw.choice((0.0, 0.1, 2.0)))
         self._start(replica)
 
     def _fail_over(self) -> None:
-        lost = self.storage.fail_over()
-        self.watch.failed_over(lost)
+        self.storage.fail_over()
         for session in list(self.floors):
             history = [c for c in self.storage.applied if c.key.session_id == session and not c.lost]
             newest = max((c.after.version for c in history if c.after is not None), default=0)
@@ -262,8 +254,7 @@ class World:
             self._go_on(replica)
             self._start(replica)
         await asyncio.sleep(QUIET_S)
-        if finished(self.storage.store.sweep()):
-            self.watch.row("swept")
+        finished(self.storage.store.sweep())
         for replica in self.replicas:  # one may have been about to start, or draining
             self._start(replica)
             if replica.draining:
