@@ -23,6 +23,7 @@ RULES = [
     (r"AsyncGenerator\[(\w+), None\]", r"Generator[\1, None, None]"),
     (r"Awaitable\[(\w+)\]", r"\1"),
     (r"asyncio\.to_thread\(([\w.]+)(?:, )?", r"\1("),
+    (r"asyncio\.wait_for\(([\w.]+)\(\), (\w+)\)", r"\1(\2)"),
     (r"asyncio\.(Lock|Semaphore)", r"threading.\1"),
     (r"asyncio\.sleep", "time.sleep"),
     (r"import asyncio\n", "import threading\nimport time\n"),
@@ -33,8 +34,9 @@ RULES = [
     # Words.
     (r"\b(?:await|async) ", ""),
     (r"\baclosing\b", "closing"),
+    (r"\basynccontextmanager\b", "contextmanager"),
     (r"\banext\b", "next"),
-    (r"\ba(close|read|iter_bytes)\b", r"\1"),
+    (r"\ba(close|read|iter_bytes|iter_sse)\b", r"\1"),
     (r"__a(next|iter|enter|exit)__", r"__\1__"),
     (r"StopAsyncIteration", "StopIteration"),
     (r"Async([A-Z])", r"\1"),

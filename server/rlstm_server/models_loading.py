@@ -13,16 +13,14 @@ from rlstm_server.settings import Settings
 
 
 def load_models(settings: Settings) -> Models:
-    """Load them. It takes as long as they are large. Raises StartupError, which names the setting."""
+    """Load them. It takes as long as they are large. Raises StartupError, which names the model."""
     device = find_device(settings)
     try:
         return Models(
             *(ServedModel.of(load(setting.place), setting.name, device) for setting in settings.models)
         )
-    except NativeUnavailable as error:
+    except (NativeUnavailable, CheckpointError, CalibrationError, ValueError) as error:
         raise StartupError(str(error)) from None
-    except (CheckpointError, CalibrationError, ValueError) as error:
-        raise StartupError(f"RLSTM_MODEL: {error}") from None
 
 
 def find_device(settings: Settings) -> Device:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
+from operator import attrgetter
 from typing import Any, get_args, get_type_hints
 
 import httpx
@@ -26,52 +27,46 @@ BY_THEMSELVES = {"last_event_id", "stream"}
 """What no caller gives: a stream that goes on sends it."""
 
 Method = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def of(path: str, *arguments: Any) -> Callable[[Any], Method]:
+    """What gives a client's method, or with a dash before it a session's, and arguments for it."""
+
+    def method(client: Any) -> Method:
+        owner = client.sessions.get(ONE) if path.startswith("-") else client
+        return attrgetter(path.removeprefix("-"))(owner), arguments
+
+    return method
+
+
 METHODS: dict[str, tuple[Callable[[Any], Method], Any]] = {
-    "POST /score": (lambda c: (c.score, ("a",)), models.ScoreResult),
-    "POST /generate": (lambda c: (c.generate, ("a",)), models.Generation),
-    "POST /tokenize": (lambda c: (c.tokenize, ("a",)), None),
-    "POST /detokenize": (lambda c: (c.detokenize, ([97],)), None),
-    "GET /tokenizer_info": (lambda c: (c.tokenizer_info, ()), models.TokenizerInfo),
-    "GET /info": (lambda c: (c.info, ()), None),
-    "GET /metrics": (lambda c: (c.metrics, ()), None),
-    "GET /health/live": (lambda c: (c.live, ()), None),
-    "GET /health/ready": (lambda c: (c.ready, ()), None),
-    "POST /sessions": (lambda c: (c.sessions.create, ()), models.SessionInfo),
-    "GET /sessions": (lambda c: (c.sessions.page, ()), models.SessionPage),
-    "POST /sessions/import": (lambda c: (c.sessions.import_session, (io.BytesIO(b"f"),)), models.SessionInfo),
-    "GET /sessions/{session_id}": (lambda c: (c.sessions.get(ONE).info, ()), models.SessionInfo),
-    "GET /sessions/{session_id}/note": (lambda c: (c.sessions.get(ONE).note, ()), models.SessionNote),
-    "PATCH /sessions/{session_id}": (lambda c: (c.sessions.get(ONE).update, ()), models.SessionInfo),
-    "DELETE /sessions/{session_id}": (lambda c: (c.sessions.get(ONE).delete, ()), None),
-    "POST /sessions/{session_id}/append": (
-        lambda c: (c.sessions.get(ONE).append, ("a",)),
-        models.AppendResult,
-    ),
-    "POST /sessions/{session_id}/score": (lambda c: (c.sessions.get(ONE).score, (["a"],)), models.Ranking),
-    "POST /sessions/{session_id}/generate": (
-        lambda c: (c.sessions.get(ONE).generate, ()),
-        models.Generation,
-    ),
-    "POST /sessions/{session_id}/reset": (lambda c: (c.sessions.get(ONE).reset, ()), models.SessionInfo),
-    "POST /sessions/{session_id}/fork": (lambda c: (c.sessions.get(ONE).fork, ()), models.SessionInfo),
-    "GET /sessions/{session_id}/export": (lambda c: (c.sessions.get(ONE).export, (io.BytesIO(),)), None),
-    "POST /sessions/{session_id}/snapshots": (
-        lambda c: (c.sessions.get(ONE).snapshot, ("n",)),
-        models.Snapshot,
-    ),
-    "GET /sessions/{session_id}/snapshots": (
-        lambda c: (c.sessions.get(ONE).snapshots, ()),
-        models.SnapshotList,
-    ),
-    "DELETE /sessions/{session_id}/snapshots/{snapshot}": (
-        lambda c: (c.sessions.get(ONE).drop_snapshot, ("n",)),
-        None,
-    ),
-    "POST /sessions/{session_id}/restore": (
-        lambda c: (c.sessions.get(ONE).restore, ("n",)),
-        models.SessionInfo,
-    ),
-    "GET /sessions/{session_id}/stream": (lambda c: (c.sessions.get(ONE).stream, (["a"],)), None),
+    "POST /score": (of("score", "a"), models.ScoreResult),
+    "POST /generate": (of("generate", "a"), models.Generation),
+    "POST /tokenize": (of("tokenize", "a"), None),
+    "POST /detokenize": (of("detokenize", [97]), None),
+    "GET /tokenizer_info": (of("tokenizer_info"), models.TokenizerInfo),
+    "GET /info": (of("info"), None),
+    "GET /metrics": (of("metrics"), None),
+    "GET /health/live": (of("live"), None),
+    "GET /health/ready": (of("ready"), None),
+    "POST /sessions": (of("sessions.create"), models.SessionInfo),
+    "GET /sessions": (of("sessions.page"), models.SessionPage),
+    "POST /sessions/import": (of("sessions.import_session", io.BytesIO(b"f")), models.SessionInfo),
+    "GET /sessions/{session_id}": (of("-info"), models.SessionInfo),
+    "GET /sessions/{session_id}/note": (of("-note"), models.SessionNote),
+    "PATCH /sessions/{session_id}": (of("-update"), models.SessionInfo),
+    "DELETE /sessions/{session_id}": (of("-delete"), None),
+    "POST /sessions/{session_id}/append": (of("-append", "a"), models.AppendResult),
+    "POST /sessions/{session_id}/score": (of("-score", ["a"]), models.Ranking),
+    "POST /sessions/{session_id}/generate": (of("-generate"), models.Generation),
+    "POST /sessions/{session_id}/reset": (of("-reset"), models.SessionInfo),
+    "POST /sessions/{session_id}/fork": (of("-fork"), models.SessionInfo),
+    "GET /sessions/{session_id}/export": (of("-export", io.BytesIO()), None),
+    "POST /sessions/{session_id}/snapshots": (of("-snapshot", "n"), models.Snapshot),
+    "GET /sessions/{session_id}/snapshots": (of("-snapshots"), models.SnapshotList),
+    "DELETE /sessions/{session_id}/snapshots/{snapshot}": (of("-drop_snapshot", "n"), None),
+    "POST /sessions/{session_id}/restore": (of("-restore", "n"), models.SessionInfo),
+    "GET /sessions/{session_id}/stream": (of("-stream", ["a"]), None),
 }
 SOCKET = "GET /sessions/{session_id}/stream"
 """What asks for a WebSocket; `test_streaming` says where."""

@@ -266,6 +266,18 @@ def test_a_stream_that_is_refused(client: Any, network: Any) -> None:
         list(client.generate_stream("a"))
 
 
+def test_a_stream_may_be_cut_anywhere(client: Any, network: Any) -> None:
+    """Inside a character and at a line end; no other character ends a line, and a ping is no event."""
+    text = "é\u2028🙂\x85"
+    token = json.dumps({"text": text, "id": 1}, ensure_ascii=False)
+    sent = f"event: token\ndata: {token}\n\n".encode() + frame("end", finish_reason="stop")
+    whole = b": ping\r\n\r\n" + sent.replace(b"\n", b"\r\n")
+    network.answer(stream(*(whole[at : at + 1] for at in range(len(whole)))))
+    first, end = client.generate_stream("a")
+
+    assert (first.text, end.finish_reason) == (text, "stop")
+
+
 def test_a_stream_is_opened_again_before_its_first_event(
     client: Any, network: Any, waits: list[float]
 ) -> None:

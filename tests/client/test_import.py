@@ -25,10 +25,10 @@ def run(code: str) -> str:
 
 
 def test_only_httpx_and_the_standard_library() -> None:
-    """With both clients imported, the only third-party modules are httpx and what httpx itself loads."""
+    """With both clients imported, the only third-party modules are httpx, what it loads, and httpx-sse."""
     packages = {module.partition(".")[0] for module in json.loads(run(MODULES))}
 
-    assert packages - set(sys.stdlib_module_names) == {"rlstm_client"}
+    assert packages - set(sys.stdlib_module_names) == {"rlstm_client", "httpx_sse"}
 
 
 def test_the_exported_names() -> None:

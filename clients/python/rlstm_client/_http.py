@@ -1,6 +1,6 @@
 """HTTP, by one library: what it is told, what its failures are called here, and where a file that comes goes.
 
-No other module of this package imports the library.
+No other module of this package imports the library, nor what reads its server-sent events.
 """
 
 import ipaddress
@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import IO, Any, BinaryIO, Final, Self, TypeVar
 
 import httpx
+import httpx_sse
 
 from rlstm_client import errors
 from rlstm_client._calls import Call
@@ -27,6 +28,8 @@ PathOrFile = str | os.PathLike[str] | BinaryIO
 AsyncHTTP = httpx.AsyncClient
 HTTP = httpx.Client
 Response = httpx.Response
+EventSource = httpx_sse.EventSource
+ServerSentEvent = httpx_sse.ServerSentEvent
 FAILURES: Final = (httpx.HTTPError, httpx.StreamError)
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"

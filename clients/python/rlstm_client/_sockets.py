@@ -56,21 +56,10 @@ async def connect_async(arguments: Mapping[str, Any]) -> AsyncSocket:
     return await _connect_asyncio(**_OPTIONS, **arguments)
 
 
-async def receive_async(socket: AsyncSocket, seconds: float | None) -> str | bytes:
-    """Wait for a frame. Raises TimeoutError."""
-    async with asyncio.timeout(seconds):
-        return await socket.recv()
-
-
 def connect_sync(arguments: Mapping[str, Any]) -> Socket:
     """Connect, of the blocking client."""
     socket: Socket = _connect_sync(**_OPTIONS, **arguments).__enter__()
     return socket
-
-
-def receive_sync(socket: Socket, seconds: float | None) -> str | bytes:
-    """Wait for a frame. Raises TimeoutError."""
-    return socket.recv(seconds)
 
 
 class AsyncFeeder:

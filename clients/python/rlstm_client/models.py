@@ -29,6 +29,24 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 
 
 @dataclass(frozen=True, kw_only=True)
+class Computed(Answer):
+    """Which numbers these are: of what model and calibration, by whose arithmetic."""
+
+    model: str | None = None
+    fingerprint: str | None = None
+    adaptation_fingerprint: str | None = None
+    numerics: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed(Answer):
+    """What a change survives, and whether this is a repeat's answer."""
+
+    durability: str | None = None
+    replayed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Adaptation(Answer):
     """How a text is learned from: the fast weights' kind and size, and the experts that are mixed.
 
@@ -129,14 +147,10 @@ class ScoredItem(Columns):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreResult(Answer):
+class ScoreResult(Computed):
     """The answer of `score`, and which numbers these are; ``adaptation`` says how the texts were learned."""
 
     items: Sequence[ScoredItem]
-    model: str = ""
-    fingerprint: str = ""
-    adaptation_fingerprint: str | None = None
-    numerics: str = ""
     unit: Unit = "nats"
     adaptation: Adaptation | None = None
 
@@ -153,28 +167,25 @@ class Choice(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generation(Answer):
-    """A generated text. Of several continuations this is the first, and ``choices`` holds them all.
+class Ending(Changed):
+    """How a text was made: ``seed`` gives it again, ``version`` is of a session that keeps it."""
 
-    ``seed`` gives the same text again; ``version`` and ``position`` are those of a session that keeps it.
-    """
-
-    text: str
-    model: str = ""
-    fingerprint: str = ""
-    adaptation_fingerprint: str | None = None
-    numerics: str = ""
-    ids: Sequence[int] = ()
-    logprobs: Sequence[float] = ()
-    finish_reason: str | None = None
     seed: int | None = None
     unit: Unit = "nats"
     usage: Mapping[str, Any] = field(default_factory=dict)
-    choices: Sequence[Choice] = ()
     version: int | None = None
     position: int | None = None
-    durability: str | None = None
-    replayed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation(Computed, Ending):
+    """A generated text. Of several continuations this is the first, and ``choices`` holds them all."""
+
+    text: str
+    ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    finish_reason: str | None = None
+    choices: Sequence[Choice] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,18 +200,11 @@ class TokenEvent(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndEvent(Answer):
-    """The end of choice ``index`` of a stream; the other fields mean what they mean in `Generation`."""
+class EndEvent(Ending):
+    """The end of choice ``index`` of a stream."""
 
     finish_reason: str
     index: int = 0
-    seed: int | None = None
-    unit: Unit = "nats"
-    usage: Mapping[str, Any] = field(default_factory=dict)
-    version: int | None = None
-    position: int | None = None
-    durability: str | None = None
-    replayed: bool = False
 
 
 Event = TokenEvent | EndEvent
@@ -231,7 +235,7 @@ class Ancestor(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionInfo(Answer):
+class SessionInfo(Computed, Changed):
     """A session as the server describes it; ``append`` answers the text given at create.
 
     ``weights`` say how much each expert counts in the next prediction, ``norm_ratio`` how large the fast
@@ -243,10 +247,6 @@ class SessionInfo(Answer):
     version: int
     position: int
     name: str | None = None
-    model: str | None = None
-    fingerprint: str | None = None
-    adaptation_fingerprint: str | None = None
-    numerics: str | None = None
     created_at: float | None = None
     expires_at: float | None = None
     state_bytes: int | None = None
@@ -258,8 +258,6 @@ class SessionInfo(Answer):
     metadata: Mapping[str, Any] = field(default_factory=dict)
     learning: bool = True
     forked_from: Ancestor | None = None
-    durability: str | None = None
-    replayed: bool = False
     append: "AppendResult | None" = None
 
 
@@ -272,7 +270,7 @@ class SessionNote(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot(Answer):
+class Snapshot(Changed):
     """A version of a session that was given a name, and where the session stood then."""
 
     name: str
@@ -281,8 +279,6 @@ class Snapshot(Answer):
     created_at: float | None = None
     state_bytes: int | None = None
     totals: SessionTotals = field(default_factory=SessionTotals)
-    durability: str | None = None
-    replayed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,7 +297,7 @@ class SessionPage(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AppendResult(Columns):
+class AppendResult(Columns, Changed):
     """The text as the session foresaw it, scored before it was learned, and the session afterwards.
 
     ``learn`` says whether the text could be learned from: the session's learning may be off. ``updates``
@@ -313,8 +309,6 @@ class AppendResult(Columns):
 
     version: int
     position: int
-    durability: str | None = None
-    replayed: bool = False
     scores_stored: bool = True
     learn: bool = True
     updates: int = 0

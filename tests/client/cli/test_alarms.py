@@ -4,7 +4,6 @@ import json
 import socket
 import urllib.request
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -63,22 +62,14 @@ async def test_like_alarms_are_one_alert(
     assert said.removeprefix("2 ") in capsys.readouterr().err
 
 
-@dataclass
-class _Watch:
-    name: str = "app.log"
-    lines: int = 3
-    alarms: Counter[str] = field(default_factory=Counter)
-
-
 def test_metrics_say_what_was_counted() -> None:
     """Of each log, its alarms by reason, those too that there were none of."""
     pytest.importorskip("prometheus_client")
-    watch = _Watch(alarms=Counter(word=2))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with (
-        metrics(("127.0.0.1", port), [watch], ("word", "score")),
+        metrics(("127.0.0.1", port), lambda: [("app.log", 3, Counter(word=2))], ("word", "score")),
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer,
     ):
         text = answer.read().decode()

@@ -79,6 +79,14 @@ def test_the_same_lists_in_each_format(tmp_path: Path, kind: str) -> None:
     assert [one.first_pass for one in found] == [0, 0, 0]
 
 
+def test_the_score_of_a_candidate(tmp_path: Path) -> None:
+    """Is `given`, or else `score`, as others call it; in what was ranked before `score` is another."""
+    candidates = [{"text": "a", "score": -2}, {"text": "b", "given": -1.5, "score": 7}, {"text": "c"}]
+    (tmp_path / "lists").write_text(json.dumps({"candidates": candidates}))
+
+    assert [list(one.given) for one in Format(tmp_path / "lists").read()] == [[-2.0, -1.5, 0.0]]
+
+
 def test_lists_are_read_as_told(tmp_path: Path) -> None:
     """All their files, and the references: in an encoding, or with bytes replaced that are no text."""
     (tmp_path / "lists.tsv").write_bytes(b"caf\xe9\t-1\n")
@@ -136,8 +144,8 @@ GOOD: Mapping[str, Any] = {"candidates": [{"text": "a"}]}
         ("12 monkeys", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
         ("[]", "is no JSON object"),
-        ('{"candidates": []}', "a list of 1 to 256 candidates"),
-        (json.dumps({"candidates": [{"text": "a"}] * 257}), "a list of 1 to 256 candidates"),
+        ('{"candidates": []}', "candidates has to be a list of 1 to 256"),
+        (json.dumps({"candidates": [{"text": "a"}] * 257}), "candidates has to be a list of 1 to 256"),
         ('{"candidates": ["secret"]}', "a candidate needs a text"),
         ('{"candidates": [{"text": "a", "given": "secret"}]}', "given has to be a finite number"),
         ('{"candidates": [{"text": "a", "given": NaN}]}', "given has to be a finite number"),

@@ -24,7 +24,7 @@ def run(rlstm, heeds_ctrl_c):
     with ExitStack() as stack:
 
         def start(name, *arguments):
-            command = [str(rlstm.path), name, *arguments]
+            command = [str(rlstm.path), name, *map(str, arguments)]
             process = subprocess.Popen(command, env=rlstm.environment, encoding="utf-8", **pipes)
             stack.enter_context(process)
             stack.callback(process.kill)

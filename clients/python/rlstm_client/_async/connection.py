@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Self, TypeVar
 
 from rlstm_client import _http
@@ -73,8 +73,8 @@ class AsyncConnection:
         while True:
             file.restart()
             try:
-                async with aclosing(self._chunks(call, OCTETS)) as chunks:
-                    async for chunk in chunks:
+                async with self._opened(call, OCTETS) as response:
+                    async for chunk in response.aiter_bytes():
                         await asyncio.to_thread(file.partial.write, chunk)
                 return
             except RLSTMError as error:
@@ -95,21 +95,19 @@ class AsyncConnection:
             raise _http.no_answer(error, call, self._http) from error
         return _http.answer(call, response)
 
-    async def _chunks(self, call: Call[Any], media_type: str) -> AsyncGenerator[bytes, None]:
-        """Send a call and yield the bytes of its stream as they come."""
-        response: _http.Response | None = None
+    @asynccontextmanager
+    async def _opened(self, call: Call[Any], media_type: str) -> AsyncIterator[_http.Response]:
+        """Send a call, and give the answer that is still to be read."""
         try:
-            response = await self._http.send(_http.request(self._http, call), stream=True)
-            if not _http.is_stream(response, media_type):
-                await response.aread()
-                raise _http.no_stream(call, response, media_type)
-            async for chunk in response.aiter_bytes():
-                yield chunk
+            async with aclosing(
+                await self._http.send(_http.request(self._http, call), stream=True)
+            ) as response:
+                if not _http.is_stream(response, media_type):
+                    await response.aread()
+                    raise _http.no_stream(call, response, media_type)
+                yield response
         except _http.FAILURES as error:
             raise _http.no_answer(error, call, self._http) from error
-        finally:
-            if response is not None:
-                await response.aclose()
 
 
 class AsyncStream(AsyncIterator[T]):
@@ -144,11 +142,10 @@ class AsyncEventStream(AsyncStream[Event]):
 async def _read(connection: AsyncConnection, reader: EventReader) -> AsyncGenerator[Event, None]:
     attempt = 1
     while True:
-        reader.reconnected()
         try:
-            async with aclosing(connection._chunks(reader.call, EVENTS)) as chunks:
-                async for chunk in chunks:
-                    for event in reader.feed(chunk):
+            async with connection._opened(reader.call, EVENTS) as response:
+                async for sent in _http.EventSource(response).aiter_sse():
+                    if (event := reader.take(sent)) is not None:
                         attempt = 1
                         yield event
             reader.finish()

@@ -103,7 +103,7 @@ class _Exchange:
             raise RuntimeError("the stream has no connection")
         owed, seconds = bool(self._frames.unacknowledged), self._connection._timeout
         try:
-            return self._frames.take(await _sockets.receive_async(self._socket, seconds))
+            return self._frames.take(await asyncio.wait_for(self._socket.recv(), seconds))
         except TimeoutError as error:
             if owed:
                 late = f"no answer in {seconds} seconds"

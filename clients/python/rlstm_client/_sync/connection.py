@@ -4,7 +4,7 @@
 import random
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any, Self, TypeVar
 
 from rlstm_client import _http
@@ -74,8 +74,8 @@ class Connection:
         while True:
             file.restart()
             try:
-                with closing(self._chunks(call, OCTETS)) as chunks:
-                    for chunk in chunks:
+                with self._opened(call, OCTETS) as response:
+                    for chunk in response.iter_bytes():
                         file.partial.write(chunk)
                 return
             except RLSTMError as error:
@@ -96,20 +96,17 @@ class Connection:
             raise _http.no_answer(error, call, self._http) from error
         return _http.answer(call, response)
 
-    def _chunks(self, call: Call[Any], media_type: str) -> Generator[bytes, None, None]:
-        """Send a call and yield the bytes of its stream as they come."""
-        response: _http.Response | None = None
+    @contextmanager
+    def _opened(self, call: Call[Any], media_type: str) -> Iterator[_http.Response]:
+        """Send a call, and give the answer that is still to be read."""
         try:
-            response = self._http.send(_http.request(self._http, call), stream=True)
-            if not _http.is_stream(response, media_type):
-                response.read()
-                raise _http.no_stream(call, response, media_type)
-            yield from response.iter_bytes()
+            with closing(self._http.send(_http.request(self._http, call), stream=True)) as response:
+                if not _http.is_stream(response, media_type):
+                    response.read()
+                    raise _http.no_stream(call, response, media_type)
+                yield response
         except _http.FAILURES as error:
             raise _http.no_answer(error, call, self._http) from error
-        finally:
-            if response is not None:
-                response.close()
 
 
 class Stream(Iterator[T]):
@@ -144,11 +141,10 @@ class EventStream(Stream[Event]):
 def _read(connection: Connection, reader: EventReader) -> Generator[Event, None, None]:
     attempt = 1
     while True:
-        reader.reconnected()
         try:
-            with closing(connection._chunks(reader.call, EVENTS)) as chunks:
-                for chunk in chunks:
-                    for event in reader.feed(chunk):
+            with connection._opened(reader.call, EVENTS) as response:
+                for sent in _http.EventSource(response).iter_sse():
+                    if (event := reader.take(sent)) is not None:
                         attempt = 1
                         yield event
             reader.finish()

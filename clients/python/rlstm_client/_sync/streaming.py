@@ -104,7 +104,7 @@ class _Exchange:
             raise RuntimeError("the stream has no connection")
         owed, seconds = bool(self._frames.unacknowledged), self._connection._timeout
         try:
-            return self._frames.take(_sockets.receive_sync(self._socket, seconds))
+            return self._frames.take(self._socket.recv(seconds))
         except TimeoutError as error:
             if owed:
                 late = f"no answer in {seconds} seconds"

@@ -4,11 +4,11 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rlstm_client import AsyncClient, Retries
 from rlstm_client._calls import Call
@@ -93,25 +93,15 @@ def _alert(told: Mapping[str, Any]) -> dict[str, Any]:
 # ---- metrics ----------------------------------------------------------------------------------------------
 
 
-class Watched(Protocol):
-    """What is counted: the lines of a log, and its alarms by their reasons."""
-
-    @property
-    def name(self) -> str:
-        """Of the log."""
-
-    @property
-    def lines(self) -> int:
-        """That were judged, since its session began."""
-
-    @property
-    def alarms(self) -> Counter[str]:
-        """Since this watch began."""
+Counts = tuple[str, int, Counter[str]]
+"""A log, its lines that were judged since its session began, and its alarms since this watch did."""
 
 
 @contextmanager
-def metrics(address: tuple[str, int], watches: Sequence[Watched], reasons: Iterable[str]) -> Iterator[None]:
-    """Serve metrics of watches for Prometheus to read.
+def metrics(
+    address: tuple[str, int], counted: Callable[[], Iterable[Counts]], reasons: Iterable[str]
+) -> Iterator[None]:
+    """Serve what was counted of each log for Prometheus to read.
 
     Raises:
         CommandError: the extra is not installed, or the address cannot be bound.
@@ -126,10 +116,10 @@ def metrics(address: tuple[str, int], watches: Sequence[Watched], reasons: Itera
         def collect(self) -> Iterator[CounterMetricFamily]:
             lines = CounterMetricFamily("rlstm_watch_lines", "Lines judged.", labels=["log"])
             alarms = CounterMetricFamily("rlstm_watch_alarms", "Strange lines.", labels=["log", "reason"])
-            for watch in watches:
-                lines.add_metric([watch.name], watch.lines)
+            for name, judged, told in counted():
+                lines.add_metric([name], judged)
                 for reason in reasons:
-                    alarms.add_metric([watch.name, reason], watch.alarms[reason])
+                    alarms.add_metric([name, reason], told[reason])
             yield from (lines, alarms)
 
     registry = CollectorRegistry()

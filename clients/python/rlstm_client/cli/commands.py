@@ -6,7 +6,7 @@ without a server, are found by their entry points; what they need comes with an 
 
 import sys
 from contextlib import suppress
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from importlib.metadata import EntryPoint, entry_points, version
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
@@ -130,10 +130,7 @@ def _behind(command: Command) -> Any:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        try:
-            sys.stdout.write(f"rlstm {version(DISTRIBUTION)}\n")
-        except PackageNotFoundError:
-            sys.stdout.write("rlstm (not installed)\n")
+        sys.stdout.write(f"rlstm {version(DISTRIBUTION)}\n")
         raise typer.Exit
 
 

@@ -3,10 +3,9 @@
 Lines come from the keyboard or through a pipe. Proposals go to standard output, all else to standard error.
 """
 
-import asyncio
 import sys
-import threading
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -17,6 +16,7 @@ from rich.console import Console
 from rlstm_client import AsyncClient, AsyncSession, texts
 from rlstm_client.cli import inputs, output
 from rlstm_client.cli.kept import USUAL, Kept
+from rlstm_client.cli.sources import pumped
 
 ASK: Final = "? "
 
@@ -119,27 +119,11 @@ def complete(
 
 
 async def _typed(console: Console, how: inputs.How) -> AsyncIterator[str]:
-    """Yield lines, without their ends, as they are typed or piped. Nothing waits for one at the end."""
-    loop, coming = asyncio.get_running_loop(), asyncio.Queue[str | Exception | None](1)
-
-    def pump() -> None:
-        def put(item: str | Exception | None) -> None:
-            asyncio.run_coroutine_threadsafe(coming.put(item), loop).result()
-
-        try:
-            for line in texts.lines(how.read(Path("-"))):
-                put(line.removesuffix("\n"))
-        except Exception as error:
-            put(error)
-        put(None)
-
-    threading.Thread(target=pump, daemon=True).start()
-    while True:
-        if sys.stdin.isatty():
-            console.print("> ", end="")
-        line = await coming.get()
-        if isinstance(line, Exception):
-            raise line
-        if line is None:
-            return
-        yield line
+    """Yield lines, without their ends, as they are typed or piped."""
+    async with aclosing(pumped(texts.lines(how.read(Path("-"))))) as lines:
+        while True:
+            if sys.stdin.isatty():
+                console.print("> ", end="")
+            if (line := await anext(lines, None)) is None:
+                return
+            yield line.removesuffix("\n")

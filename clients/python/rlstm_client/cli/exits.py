@@ -99,11 +99,7 @@ def one_line_errors() -> Iterator[None]:
                 yield
             finally:
                 sys.stdout.flush()
-    except CommandError as error:
-        _leave(str(error) + _progress(error), error.code)
-    except TextError as error:
-        _leave(str(error) + _progress(error), Exit.USAGE)
-    except RLSTMError as error:
+    except (CommandError, TextError, RLSTMError) as error:
         _leave(str(error) + _progress(error), _code(error))
     except OSError as error:
         where = error.filename or "the output"
@@ -131,12 +127,17 @@ def _leave(message: str, code: int) -> None:
     sys.exit(code)
 
 
-def _code(error: RLSTMError) -> Exit:
-    if isinstance(error, RequestError):
-        return Exit.USAGE
-    if isinstance(error, ScoresNotStoredError):
-        return Exit.NOT_STORED
-    return Exit.NO_ANSWER if isinstance(error, NoAnswerError) else Exit.REFUSED
+def _code(error: Exception) -> Exit:
+    match error:
+        case CommandError():
+            return error.code
+        case TextError() | RequestError():
+            return Exit.USAGE
+        case ScoresNotStoredError():
+            return Exit.NOT_STORED
+        case NoAnswerError():
+            return Exit.NO_ANSWER
+    return Exit.REFUSED
 
 
 def _progress(error: BaseException) -> str:

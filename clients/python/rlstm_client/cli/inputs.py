@@ -25,11 +25,13 @@ Encoding = Annotated[
 Invalid = Annotated[texts.Invalid, typer.Option(help="What to do about bytes that are no text.")]
 EachToken = Annotated[bool, typer.Option("--tokens", help="Every token; of an append, with --json.")]
 UnitOption = Annotated[Unit, typer.Option("--unit", help="Of every log-probability.")]
-Local = Annotated[
-    bool,
-    typer.Option("--local", help="Compute here; --model is then a shipped one [bytes-small], or a folder."),
+Local = Annotated[bool, typer.Option("--local", help="Compute here, without a server.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="Of the server's; with --local a shipped one, or a folder [for prose subwords-base]."
+    ),
 ]
-Model = Annotated[str | None, typer.Option("--model", help="What reads; default: the server's first.")]
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
 SnapshotName = Annotated[str, typer.Argument(metavar="NAME", help="The snapshot's name.")]
 Url = Annotated[str, typer.Option("--url", envvar="RLSTM_URL", help="Where the server is.")]

@@ -1,6 +1,6 @@
 """N-best lists, in the formats of recognisers and in ours.
 
-    ours    JSON lines: {"id", "candidates": [{"text", "given"}, …], "reference"}
+    ours    JSON lines: {"id", "candidates": [{"text", "given" or "score"}, …], "reference"}
     ESPnet  a folder of 1best_recog, 2best_recog, …, each with text, score, token: "UTTERANCE …" a line
     Kaldi   a folder with words_text or text, and costs: "UTTERANCE-N …" a line
     NeMo    NAME.tsv: a candidate's text and score a line, equally many for each utterance
@@ -264,19 +264,24 @@ def _from_json(line: str, where: str, number: str) -> NBest:
     row = _row(line, where)
     candidates = row.get("candidates")
     if not isinstance(candidates, list) or not 1 <= len(candidates) <= MOST_CANDIDATES:
-        raise CommandError(f"{where}: there has to be a list of 1 to {MOST_CANDIDATES} candidates")
+        raise CommandError(f"{where}: candidates has to be a list of 1 to {MOST_CANDIDATES}")
     for candidate in candidates:
         if not isinstance(candidate, dict) or not isinstance(candidate.get("text"), str):
             raise CommandError(f"{where}: a candidate needs a text")
-        given = candidate.get("given", 0)
+        given = _given(candidate)
         if isinstance(given, bool) or not isinstance(given, int | float) or not abs(given) <= _GREATEST:
             raise CommandError(f"{where}: given has to be a finite number")
     reference = row.get("reference")
     if reference is not None and not isinstance(reference, str):
         raise CommandError(f"{where}: the reference has to be a text")
     own = [candidate["text"] for candidate in candidates]
-    scores = [float(candidate.get("given", 0)) for candidate in candidates]
+    scores = [float(_given(candidate)) for candidate in candidates]
     return NBest(_id(row, where, number), own, scores, reference)
+
+
+def _given(candidate: Mapping[str, Any]) -> Any:
+    """The recogniser's score; in what we wrote `score` is ours, and `given` beside it."""
+    return candidate.get("given", candidate.get("score", 0))
 
 
 def _row(line: str, where: str) -> dict[str, Any]:

@@ -153,7 +153,9 @@ def rescore(
     """
     if dev is not None and (kept.name or kept.state or refs or out):
         raise CommandError("--dev finds weights: it keeps no session, and writes no lists")
-    weights = _finite(Weights(alpha, static_alpha, beta), acoustic_scale)
+    weights = Weights(alpha, static_alpha, beta)
+    if not all(map(math.isfinite, (*weights, acoustic_scale))):
+        raise CommandError("weights have to be finite numbers")
     form = Format(lists, beam_size, acoustic_scale, how)
     if out is not None:
         form.check(out)
@@ -168,12 +170,6 @@ def rescore(
     if out is not None:
         form.write(out, found, [one.order for one in ranked], [one.row() for one in ranked])
     _report(ranked)
-
-
-def _finite(weights: Weights, acoustic_scale: float) -> Weights:
-    if not all(map(math.isfinite, (*weights, acoustic_scale))):
-        raise CommandError("weights have to be finite numbers")
-    return weights
 
 
 async def _rank(job: Job, client: AsyncClient, weights: Weights, *, quiet: bool) -> Sequence[Ranked]:

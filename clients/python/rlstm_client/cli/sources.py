@@ -8,14 +8,17 @@ import re
 import sys
 import threading
 from array import array
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple, TypeVar
 
 from rlstm_client import texts
 from rlstm_client.cli.inputs import How, Invalid
+
+T = TypeVar("T")
 
 MOST_BYTES: Final = 4_000
 """Of a line that are kept: what comes after them is counted, and dropped."""
@@ -125,22 +128,34 @@ class StandardInput:
 
     async def lines(self, place: Mapping[str, Any]) -> AsyncGenerator[Line, None]:
         """Yield lines as they come. Nothing waits at the end for what does not come."""
-        loop, chunks = asyncio.get_running_loop(), asyncio.Queue[bytes](4)
+        async with aclosing(pumped(iter(lambda: os.read(0, _CHUNK), b""))) as chunks:
+            async for chunk in chunks:
+                for line in self._cut.feed(chunk):
+                    yield line
+        for line in self._cut.feed(b"", last=True):
+            yield line
 
-        def pump() -> None:
-            while True:
-                chunk = os.read(0, _CHUNK)
-                asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
-                if not chunk:
-                    return
 
-        threading.Thread(target=pump, daemon=True).start()
-        more = True
-        while more:
-            chunk = await chunks.get()
-            more = bool(chunk)
-            for line in self._cut.feed(chunk, last=not more):
-                yield line
+async def pumped(items: Iterable[T]) -> AsyncGenerator[T, None]:
+    """Iterate over what may wait for long, in a thread for which no end waits."""
+    loop, coming = asyncio.get_running_loop(), asyncio.Queue[T | Exception | None](4)
+
+    def put(item: T | Exception | None) -> None:
+        asyncio.run_coroutine_threadsafe(coming.put(item), loop).result()
+
+    def pump() -> None:
+        try:
+            for item in items:
+                put(item)
+            put(None)
+        except Exception as error:
+            put(error)
+
+    threading.Thread(target=pump, daemon=True).start()
+    while (item := await coming.get()) is not None:
+        if isinstance(item, Exception):
+            raise item
+        yield item
 
 
 class File:

@@ -28,7 +28,8 @@ from typing import Annotated, Any, Final, get_args
 import typer
 
 from rlstm_client import AsyncClient, AsyncSession
-from rlstm_client.cli import alarms, inputs, output
+from rlstm_client.cli import inputs, output
+from rlstm_client.cli.alarms import Counts, alertmanager, metrics
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.feeds import Collector, Journal
 from rlstm_client.cli.judging import (
@@ -77,16 +78,6 @@ class Watch:
     alarms: Counter[str] = field(default_factory=Counter)
     unsaved: int = 0
 
-    @property
-    def name(self) -> str:
-        """Of the log."""
-        return self.log.name
-
-    @property
-    def lines(self) -> int:
-        """That were judged since the session began."""
-        return self.judge.lines
-
     @asynccontextmanager
     async def opened(self, client: AsyncClient, lasting: AsyncClient) -> AsyncIterator["Watch"]:
         """Go on where the session was left; one that is not kept ends with the watch.
@@ -103,7 +94,9 @@ class Watch:
                 yield self
             finally:
                 await self.kept.save(self.session)
-                sys.stderr.write(f"{self.name}: {self.lines:,} lines, {self.alarms.total():,} alarms\n")
+                sys.stderr.write(
+                    f"{self.log.name}: {self.judge.lines:,} lines, {self.alarms.total():,} alarms\n"
+                )
 
     async def run(self, tell: Tell, *, every: bool) -> None:
         """Judge each line, tell of alarms or of `every` line, and learn what is not alarming.
@@ -151,7 +144,7 @@ class Watch:
     async def _told(
         self, line: Line, seen: Seen, verdict: Verdict, bits: tuple[float, float] | None
     ) -> Mapping[str, Any]:
-        told: dict[str, Any] = {"log": self.name, "number": self.lines, "reason": verdict.reason}
+        told: dict[str, Any] = {"log": self.log.name, "number": self.judge.lines, "reason": verdict.reason}
         if bits is not None:
             told |= {"score": verdict.score, "bits": bits[0], "static_bits": bits[1]}
         text = line.text[:READ]
@@ -176,10 +169,45 @@ class Watch:
         return [{"start": words[at][0], "end": words[at][1], "bits": round(bits[at], 2)} for at in dearest]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Alarms:
+    """Where alarms go beside standard output."""
+
+    alertmanager: Annotated[
+        str | None, typer.Option(metavar="URL", help="Send alarms to this Alertmanager too.")
+    ] = None
+    metrics: Annotated[
+        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus here.")
+    ] = None
+
+    @asynccontextmanager
+    async def told(self, watches: Sequence[Watch]) -> AsyncIterator[Tell]:
+        """Give what writes a line, and sends it where it is an alarm; what was counted is served."""
+
+        def counted() -> list[Counts]:
+            return [(one.log.name, one.judge.lines, one.alarms) for one in watches]
+
+        async with AsyncExitStack() as stack:
+            manager = None
+            if self.metrics is not None:
+                address = _address("--metrics", self.metrics)
+                stack.enter_context(metrics(address, counted, get_args(Reason)))
+            if self.alertmanager is not None:
+                manager = await stack.enter_async_context(alertmanager(self.alertmanager))
+
+            async def tell(told: Mapping[str, Any]) -> None:
+                output.write(json.dumps(told) + "\n")
+                if manager is not None and told["reason"]:
+                    await manager.tell(told)
+
+            yield tell
+
+
 @inputs.command()
 def watch(
     service: Service,
     how: HowLogs,
+    alarms: Alarms,
     logs: Annotated[
         list[Path] | None, typer.Argument(help="The logs. Without one, or -: standard input.")
     ] = None,
@@ -194,12 +222,6 @@ def watch(
     otlp: Annotated[
         list[str] | None,
         typer.Option(metavar="[HOST:]PORT", help="Take OTLP/HTTP logs from a collector here."),
-    ] = None,
-    alertmanager: Annotated[
-        str | None, typer.Option(metavar="URL", help="Send alarms to this Alertmanager too.")
-    ] = None,
-    metrics: Annotated[
-        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus here.")
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-F", help="Read on as the files grow and rotate.")
@@ -227,13 +249,10 @@ def watch(
     watches = [
         Watch(log, Judge(threshold, warm_up), kept) for log, kept in zip(sources, sessions, strict=True)
     ]
-    address = None if metrics is None else _address("--metrics", metrics)
 
     async def run(client: AsyncClient) -> None:
         async with AsyncExitStack() as stack:
-            tell = await stack.enter_async_context(_telling(alertmanager))
-            if address is not None:
-                stack.enter_context(alarms.metrics(address, watches, get_args(Reason)))
+            tell = await stack.enter_async_context(alarms.told(watches))
             lasting = client
             if not service.local:
                 lasting = AsyncClient(service.url, api_key=service.api_key, retries=LASTING)
@@ -290,22 +309,6 @@ def _address(option: str, given: str) -> tuple[str, int]:
     if not port.isdecimal() or int(port) > 65_535:
         raise CommandError(f"{option} takes [HOST:]PORT, not {given!r}")
     return host or "127.0.0.1", int(port)
-
-
-@asynccontextmanager
-async def _telling(alertmanager: str | None) -> AsyncIterator[Tell]:
-    """Give what writes a line, and sends it where it is an alarm."""
-    async with AsyncExitStack() as stack:
-        manager = None
-        if alertmanager is not None:
-            manager = await stack.enter_async_context(alarms.alertmanager(alertmanager))
-
-        async def tell(told: Mapping[str, Any]) -> None:
-            output.write(json.dumps(told) + "\n")
-            if manager is not None and told["reason"]:
-                await manager.tell(told)
-
-        yield tell
 
 
 async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -2,39 +2,23 @@
 
 import json
 import signal
-import subprocess
 import time
-from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
+from tests.client.cli.test_watch import ALARMS, LINES, STRANGE
 
 from rlstm_client import Client
 
 pytestmark = pytest.mark.jobs
 
-USUAL = [f"12:00:{number % 60:02} opened by {'ab'[number % 2]}" for number in range(96)]
-STRANGE = "~~~ ÄÖÜ ÄÖÜ ~~~"
-WRONG = ["12:00:000000 opened by a", "opened 12:00:02 by a"]
-LINES = [*USUAL[:50], STRANGE, *USUAL[50:], STRANGE, *WRONG, *USUAL[:3], STRANGE]
-ALARMS = [51, 98, 99, 100, 104]
 RULE = ("--warm-up", "12", "--threshold", "0.6")
 
 
 @pytest.fixture
-def watch(rlstm):
-    """Give what starts a watch as a process; the test's end is the end of all of them."""
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with ExitStack() as stack:
-
-        def start(*arguments):
-            command = [rlstm.path, "watch", *map(str, arguments), *RULE]
-            process = subprocess.Popen(command, env=rlstm.environment, encoding="utf-8", **pipes)
-            stack.enter_context(process)
-            stack.callback(process.kill)
-            return process
-
-        yield start
+def watch(run):
+    """Give what starts a watch as a process."""
+    return lambda *arguments: run("watch", *arguments, *RULE)
 
 
 @pytest.fixture
