@@ -1,32 +1,37 @@
-"""The one assembly point: settings in, application out."""
+"""The one assembly point: settings in, application out, with its OpenAPI document."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+import ctypes
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute, APIWebSocketRoute
+from pydantic import TypeAdapter
 from starlette.middleware import Middleware
 
+from rlstm_model.adaptation.calibration_file import CalibrationError
+from rlstm_model.checkpoint import CheckpointError, load
+from rlstm_model.native.library import NativeUnavailable
 from rlstm_server import telemetry, upkeep
-from rlstm_server.about import VERSION, about, builds
 from rlstm_server.api import generate, operations, page, problems, score, sessions, stream
 from rlstm_server.api.auth import AuthLayer, load_keys
+from rlstm_server.api.bodies import JSON, SCHEMAS
 from rlstm_server.api.dependencies import Services
-from rlstm_server.api.document import Application
-from rlstm_server.api.limits import ReceivingLayer
+from rlstm_server.api.limits import OPEN_PATHS, ReceivingLayer
 from rlstm_server.api.openai import completions
 from rlstm_server.api.openai import models as openai_models
-from rlstm_server.api.tracing import WEBSOCKET, Endpoints, TracingLayer
+from rlstm_server.api.tracing import WEBSOCKET, Endpoints, TracingLayer, face_of
 from rlstm_server.engine.engine import Engine, metered
-from rlstm_server.engine.models import Models
+from rlstm_server.engine.models import Device, Models, ServedModel, finds_gpu
+from rlstm_server.errors import StartupError
 from rlstm_server.metrics import Metrics
-from rlstm_server.models_loading import load_models
+from rlstm_server.schemas.sessions import Frame
 from rlstm_server.settings import Settings
 from rlstm_server.store.base import SessionStore
 from rlstm_server.store.memory_store import MemoryStore, quarter_of_memory
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 EMBEDDED = "embedded"
+KEY: Final = {"type": "http", "scheme": "bearer", "description": "A key of this server."}
 MODULES = (score, generate, sessions, stream, operations, page, completions, openai_models)
 ROUTES = tuple(module.routes for module in MODULES)
 
@@ -69,7 +75,7 @@ def create_app(
         keyed=ring is not None,
         title="rlstm",
         summary="Recurrent language models that go on learning while they serve",
-        version=VERSION,
+        version=operations.VERSION,
         lifespan=lifespan,
         telemetry=telemetry.tracing(tracer_provider),
         docs_url=None,  # both load scripts from elsewhere
@@ -130,9 +136,9 @@ async def _lifespan(
         )
         engine.start()
         stack.push_async_callback(engine.close)
-        said = about(models, settings.limits, store=where, durability=store.durability)
+        said = operations.described(models, settings.limits, store=where, durability=store.durability)
         app.state.services = Services(settings=settings, metrics=metrics, engine=engine, about=said)
-        for build in builds(models):
+        for build in operations.builds(models):
             metrics.build.labels(*build).set(1)
         for work in upkeep.all_of(metered(store, metrics), metrics):
             _keep(stack, work)
@@ -177,3 +183,85 @@ def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     stack.push_async_callback(end)
+
+
+def load_models(settings: Settings) -> Models:
+    """Load them. It takes as long as they are large. Raises StartupError, which names the model."""
+    device = find_device(settings)
+    try:
+        return Models(
+            *(ServedModel.of(load(setting.place), setting.name, device) for setting in settings.models)
+        )
+    except (NativeUnavailable, CheckpointError, CalibrationError, ValueError) as error:
+        raise StartupError(str(error)) from None
+
+
+def find_device(settings: Settings) -> Device:
+    """What computes: a GPU that torch (the extra `gpu`) finds, unless the CPU is asked for.
+
+    Raises StartupError.
+    """
+    present = settings.device != "cpu" and _driver_is_here() and finds_gpu()
+    if settings.device == "cuda" and not present:
+        raise StartupError(
+            "RLSTM_DEVICE: cuda was asked for, but there is no CUDA device, or no torch (the extra `gpu`)"
+        )
+    return "cuda" if present else "cpu"
+
+
+def _driver_is_here() -> bool:
+    """Whether a GPU's driver is here: without one torch, which takes seconds to import, need not be asked."""
+    for name in ("libcuda.so.1", "nvcuda.dll"):
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+# ---- the OpenAPI document ----------------------------------------------------------------------------------
+
+
+class Application(FastAPI):
+    """An application whose document is complete; `keyed` says whether callers must show a key."""
+
+    def __init__(self, *, keyed: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self._keyed = keyed
+
+    def openapi(self) -> dict[str, Any]:
+        """Give the document, written once."""
+        if self.openapi_schema is None:
+            document = super().openapi()
+            document["components"]["schemas"] |= _unanswered()
+            for path, operation in _operations(document):
+                if face_of(path) == "openai":
+                    operation["responses"].pop("422", None)  # FastAPI's own: here it is a 400
+                _allow_no_body(operation)
+                if self._keyed:
+                    operation["security"] = [{"key": []}, *([{}] if path in OPEN_PATHS else [])]
+            if self._keyed:
+                document["components"]["securitySchemes"] = {"key": KEY}
+        return super().openapi()
+
+
+def _unanswered() -> dict[str, Any]:
+    """Give the schemas of events and frames by name: no route takes or answers with one of them alone."""
+    sent: list[Any] = [*generate.EVENTS.values(), stream.FrameAnswer]
+    kinds: list[Any] = [(kind.__name__, "serialization", TypeAdapter(kind)) for kind in sent]
+    kinds.append((Frame.__name__, "validation", TypeAdapter(Frame)))
+    _, schemas = TypeAdapter.json_schemas(kinds, ref_template=SCHEMAS + "{model}")
+    return dict(schemas["$defs"])
+
+
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            yield path, operation
+
+
+def _allow_no_body(operation: dict[str, Any]) -> None:
+    """Say that a body of JSON may be left out, which counts as an empty object."""
+    if JSON in operation.get("requestBody", {}).get("content", {}):
+        operation["requestBody"]["required"] = False

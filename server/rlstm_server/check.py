@@ -23,9 +23,9 @@ import typer
 from rlstm_model import native
 from rlstm_model.native.library import NativeUnavailable
 from rlstm_server.api.auth import load_keys
+from rlstm_server.app import find_device, load_models
 from rlstm_server.engine.models import numerics_id
 from rlstm_server.errors import ServerError, StartupError
-from rlstm_server.models_loading import find_device, load_models
 from rlstm_server.process import bound_socket, needed_files
 from rlstm_server.settings import Durability, Settings, load_settings
 from rlstm_server.store.embedded import EmbeddedValkey, holder_of

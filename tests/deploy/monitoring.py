@@ -12,14 +12,21 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rlstm_client.cli.commands import COMMANDS
 from rlstm_server.app import create_app
 from rlstm_server.probe import Probe
-from rlstm_server.settings import Settings
+from rlstm_server.settings import PREFIX, SECRETS_DIR, Limits, Settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"
 OF_PROMETHEUS = {"up", "ALERTS"}
 OF_TARGETS = {"job", "instance", "namespace", "pod"}
+VARIABLES = {SECRETS_DIR} | {
+    f"{PREFIX}{name.upper()}"
+    for name in (*Settings.model_fields, *(f"limits__{name}" for name in Limits.model_fields))
+}
+WORDS = {command.name.split(".")[0] for command in COMMANDS}
+"""Of our program, the first after its name."""
 
 
 def program(name):

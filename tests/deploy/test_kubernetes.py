@@ -12,8 +12,7 @@ import yaml
 from tests.deploy import monitoring
 from tests.deploy.monitoring import DEPLOY
 
-from rlstm_client.cli.commands import COMMANDS
-from rlstm_server.settings import PREFIX, SECRETS_DIR, Limits, Settings
+from rlstm_server.settings import Limits
 
 OVERLAYS = {"cpu": "1.30", "cuda": "1.34"}
 """And the version of Kubernetes by which each is seen: the oldest that they are for, in which a pause before
@@ -109,13 +108,11 @@ def test_no_service_shadows_a_setting(built):
 
 def test_variables_are_settings(built):
     """Each RLSTM_ variable is one; commands are ours; the image is the overlay's."""
-    fields = {f"{PREFIX}{field.upper()}" for field in Settings.model_fields} | {SECRETS_DIR}
-    limits = {f"{PREFIX}LIMITS__{field.upper()}" for field in Limits.model_fields}
     ours = {name: container(pod) for name, pod in built.pods().items() if name != "rlstm-proxy"}
     assert set(ours) == {"rlstm", "rlstm-install", "rlstm-probe"}
     for one in ours.values():
-        assert {each["name"] for each in one.get("env", [])} <= fields | limits
-        assert one["args"][0] in {command.name for command in COMMANDS}
+        assert {each["name"] for each in one.get("env", [])} <= monitoring.VARIABLES
+        assert one["args"][0] in monitoring.WORDS
         assert re.fullmatch(rf"registry\.example/rlstm:\d+\.\d+\.\d+-{built.overlay}", one["image"])
     proxy = container(built.pods()["rlstm-proxy"])
     assert re.search(r":[a-z-]*v\d+\.\d+\.\d+$", proxy["image"])

@@ -1,12 +1,9 @@
 import shutil
-import sys
 
 import httpx
-import pytest
 
 from rlstm_server.api.auth import ALL_SCOPES, SCOPES
 from rlstm_server.app import create_app
-from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings
 from rlstm_server.store.memory_store import MemoryStore
 
@@ -16,11 +13,6 @@ def routes(app):
     found = app.openapi()["paths"]
     documented = [(method.upper(), path) for path, item in found.items() for method in item]
     return [*documented, ("GET", "/openapi.json")]
-
-
-async def started(app):
-    async with app.router.lifespan_context(app):
-        pass
 
 
 async def test_every_route_has_a_scope(serve):
@@ -39,32 +31,6 @@ async def test_two_applications_in_one_process_share_nothing(serve):
         await first.post("/sessions", json={"name": "mine"})
         assert (await second.get("/sessions")).json()["sessions"] == []
         assert 'endpoint="POST /sessions",outcome="ok"} 0.0' in (await second.get("/metrics")).text
-
-
-@pytest.mark.parametrize(
-    ("damage", "named"),
-    [
-        (lambda folder: shutil.rmtree(folder), "tiny"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
-        (lambda folder: (folder / "adaptation.safetensors").write_bytes(b"x"), "adaptation.safetensors"),
-    ],
-)
-async def test_a_model_that_cannot_be_used_is_named(tiny_checkpoint, tmp_path, damage, named):
-    """The sentence starts with the setting and names the file."""
-    copy = tmp_path / "tiny"
-    shutil.copytree(tiny_checkpoint, copy)
-    damage(copy)
-    with pytest.raises(StartupError) as refused:
-        await started(create_app(Settings(model=str(copy)), store=MemoryStore()))
-    assert refused.value.detail.startswith("RLSTM_MODEL")
-    assert named in refused.value.detail
-
-
-async def test_an_absent_device_is_refused(tiny_checkpoint, monkeypatch):
-    """Computing elsewhere than asked would be a silent surprise; so torch is asked, if it is there."""
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(StartupError, match="RLSTM_DEVICE"):
-        await started(create_app(Settings(model=str(tiny_checkpoint), device="cuda"), store=MemoryStore()))
 
 
 async def test_without_calibration_a_server_scores_and_does_not_learn(tiny_checkpoint, tmp_path):

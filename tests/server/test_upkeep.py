@@ -1,6 +1,8 @@
 import asyncio
 import math
 
+import pytest
+
 from rlstm_server import upkeep
 from rlstm_server.engine.engine import metered as measured
 from rlstm_server.errors import StoreUnavailable
@@ -12,14 +14,13 @@ from rlstm_server.store.memory_store import MemoryStore
 class Store(MemoryStore):
     """A store with figures of its own, or that does not answer."""
 
-    lost = False
-    odd = False
+    fault = None
     swept = 0
 
     async def usage(self):
         """Give the figures."""
-        if self.lost:
-            raise StoreUnavailable("lost")
+        if self.fault:
+            raise self.fault
         return Usage(used_bytes=70, max_bytes=100, evicted_keys=2)
 
     async def total(self):
@@ -29,10 +30,8 @@ class Store(MemoryStore):
     async def sweep(self, *, limit=100):
         """Bury two, or fail."""
         self.swept += 1
-        if self.odd:
-            raise LookupError("canary")
-        if self.lost:
-            raise StoreUnavailable("lost")
+        if self.fault:
+            raise self.fault
         return 2
 
 
@@ -61,31 +60,23 @@ async def test_the_stores_figures_are_published_and_withdrawn(monkeypatch):
     assert value(metrics, "store_max_bytes") == 100
     assert value(metrics, "store_evicted_keys") == 2
     assert value(metrics, "sessions", tier="store") == 5
-    store.lost = True
+    store.fault = StoreUnavailable("lost")
     await run_until(upkeep.watch_store(metered, metrics), lambda: math.isnan(value(metrics, "store_bytes")))
     assert value(metrics, "store_errors_total", op="usage", reason="unavailable") >= 1
 
 
-async def test_expired_sessions_are_buried_again_and_again(monkeypatch):
-    """A sweep that fails is not the last one."""
-    monkeypatch.setattr(upkeep, "SWEEP_SECONDS", 0.0)
-    store, metrics = Store(), Metrics()
-    metered = measured(store, metrics)
-    store.lost = True
-    await run_until(upkeep.sweep(metered, metrics), lambda: store.swept >= 2)
-    assert value(metrics, "sessions_ended_total", reason="idle_ttl") == 0
-    store.lost = False
-    await run_until(
-        upkeep.sweep(metered, metrics), lambda: value(metrics, "sessions_ended_total", reason="idle_ttl") >= 4
-    )
-
-
-async def test_a_server_sweeps_while_it_runs(serve, monkeypatch):
+@pytest.mark.parametrize("fault", [StoreUnavailable("lost"), LookupError("canary")])
+async def test_a_server_sweeps_while_it_runs(serve, monkeypatch, fault):
     """Also after a sweep that failed, for whatever reason; and no longer than it runs."""
     monkeypatch.setattr(upkeep, "SWEEP_SECONDS", 0.01)
     store = Store()
-    store.odd = True
-    async with serve(store=store), asyncio.timeout(60):
+    store.fault = fault
+    async with serve(store=store) as client, asyncio.timeout(60):
+        metrics = client.app.state.metrics
         while store.swept < 2:  # noqa: ASYNC110 - the server sweeps
+            await asyncio.sleep(0.01)
+        assert value(metrics, "sessions_ended_total", reason="idle_ttl") == 0
+        store.fault = None
+        while value(metrics, "sessions_ended_total", reason="idle_ttl") < 4:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert asyncio.all_tasks() == {asyncio.current_task()}

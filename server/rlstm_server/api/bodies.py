@@ -24,6 +24,8 @@ from rlstm_server.errors import InvalidJson, InvalidText, UnsupportedMediaType
 from rlstm_server.schemas.text import Timings
 from rlstm_server.schemas.wire import Answer, Unit, laid_out
 
+JSON: Final = "application/json"
+
 INLINE_BYTES: Final = 16_384
 """A smaller body is parsed at once; a larger one in a thread, so that other requests go on."""
 
@@ -58,7 +60,7 @@ class StrictRoute(APIRoute):
         async def handle_strictly(request: Request) -> Response:
             body = await request.body()
             if body:
-                _check_declared(request)
+                check_declared(request, JSON)
             found = ReadRequest(request.scope, request.receive)
             found.value = await off_loop(len(body), partial(read, body or b"{}"), INLINE_BYTES)
             return await handle(found)
@@ -85,30 +87,20 @@ class ReadRequest(Request):
         return self.value
 
 
-def _check_declared(request: Request) -> None:
-    media_type, charset = _declared(request.headers.getlist("content-type"))
-    if media_type != "application/json":
-        raise UnsupportedMediaType("send the body with content-type: application/json")
-    if charset not in {"utf-8", "utf8"}:
-        raise UnsupportedMediaType("send the body as UTF-8")
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedMediaType("send the body as it is, without content-encoding")
-
-
-def check_octets(values: list[str]) -> None:
-    """Raise UnsupportedMediaType unless a body is declared as plain bytes."""
-    if _declared(values)[0] != "application/octet-stream":
-        raise UnsupportedMediaType("send the file with content-type: application/octet-stream")
-
-
-def _declared(values: list[str]) -> tuple[str, str]:
-    """Give media type and character set of a body, in lower case; nothing for more than one header.
+def check_declared(request: Request, media_type: str) -> None:
+    """Raise UnsupportedMediaType unless a body is declared as this, by one header.
 
     The standard library's parsers take e-mail's extended parameters too, and fail on some that are none.
     """
-    media_type, *parameters = (values[0] if len(values) == 1 else "").lower().split(";")
+    values = request.headers.getlist("content-type")
+    said, *parameters = (values[0] if len(values) == 1 else "").lower().split(";")
     named = {name.strip(): value.strip(' \t"') for name, _, value in (p.partition("=") for p in parameters)}
-    return media_type.strip(), named.get("charset", "utf-8")
+    if said.strip() != media_type:
+        raise UnsupportedMediaType(f"send the body with content-type: {media_type}")
+    if named.get("charset", "utf-8") not in {"utf-8", "utf8"}:
+        raise UnsupportedMediaType("send the body as UTF-8")
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedMediaType("send the body as it is, without content-encoding")
 
 
 def parse_strictly(body: bytes) -> Any:
@@ -171,7 +163,7 @@ async def respond(
     else:
         build = answer
     body = await off_loop(tokens, lambda: orjson.dumps(build()), INLINE_TOKENS)
-    response = Response(body, status_code=status, headers=headers, media_type="application/json")
+    response = Response(body, status_code=status, headers=headers, media_type=JSON)
     if timings is not None:
         parts = (("queue", timings.queue), ("compute", timings.compute), ("store", timings.store))
         told = [f"{name};dur={seconds * 1000:.3f}" for name, seconds in parts]

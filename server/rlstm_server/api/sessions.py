@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Query, Request, Response
 
-from rlstm_server.api.bodies import BODY, SESSION, answers, check_octets, problems, respond, strict_routes
+from rlstm_server.api.bodies import BODY, SESSION, answers, check_declared, problems, respond, strict_routes
 from rlstm_server.api.dependencies import (
     AskingDep,
     ChangingDep,
@@ -20,9 +20,8 @@ from rlstm_server.api.dependencies import (
     ResumingDep,
     SnapshotDep,
 )
-from rlstm_server.api.events import TOKEN_NUMBERS
+from rlstm_server.api.generate import TOKEN_NUMBERS, streamed
 from rlstm_server.api.generate import respond as respond_events
-from rlstm_server.api.generate import streamed
 from rlstm_server.errors import InvalidField
 from rlstm_server.schemas.generation import SessionGenerate
 from rlstm_server.schemas.sessions import (
@@ -249,6 +248,6 @@ async def import_session(
     ttl_seconds: TTLSeconds = None,
 ) -> Response:
     """Make a session of an exported file; it gets an id of its own."""
-    check_octets(request.headers.getlist("content-type"))
+    check_declared(request, OCTETS)
     asked = ImportRequest(data=await request.body(), name=name, ttl_seconds=ttl_seconds).by(context.call)
     return await _made(context, await context.engine.import_session(asked))

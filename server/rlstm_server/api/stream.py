@@ -11,20 +11,19 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Final, NoReturn, TypeVar
+from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
 
 import orjson
 from fastapi import APIRouter, Query
-from pydantic import Field, ValidationError
+from pydantic import Field, RootModel, ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rlstm_server.api import problems
-from rlstm_server.api.bodies import INLINE_TOKENS, parse_strictly
+from rlstm_server.api.bodies import INLINE_TOKENS, SCHEMAS, Problem, parse_strictly
 from rlstm_server.api.bodies import problems as refusals
 from rlstm_server.api.dependencies import AskingDep, RequestContext
-from rlstm_server.api.document import ReadyFrame, ScoresFrame, frame_schema
 from rlstm_server.api.tracing import trace_of
 from rlstm_server.engine.requests import off_loop
 from rlstm_server.errors import (
@@ -40,7 +39,7 @@ from rlstm_server.errors import (
     UpgradeRequired,
 )
 from rlstm_server.schemas.sessions import AppendAnswer, AppendRequest, Frame, ScoresField
-from rlstm_server.schemas.wire import Strict, UnitField, laid_out
+from rlstm_server.schemas.wire import FLAT, Answer, Strict, UnitField, laid_out
 
 PROTOCOL: Final = "rlstm.v1"
 """The subprotocol that is spoken; the key may come as another one, `bearer.<key>`."""
@@ -60,6 +59,46 @@ LONGEST_PAUSE_SECONDS: Final = 5.0
 SHORTEST_PAUSE_SECONDS: Final = 0.02
 REFUSED: Final = 4_000
 """Plus the status of a problem: the code that a connection is closed with after it was told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyFrame(Answer):
+    """The first frame: the stream is open."""
+
+    type: Literal["ready"] = "ready"
+    stream: Annotated[str, Field(description="Its name: frames that are sent again need it.")]
+    version: Annotated[int, Field(description="Of the session.")]
+    position: Annotated[int, Field(description="Tokens read.")]
+    window: Annotated[int, Field(description="Frames that may be under way.")]
+    frame_bytes: Annotated[int, Field(description="A longer frame closes the connection, with code 1009.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresFrame(Answer):
+    """A frame is acknowledged: it was appended, and this is what that did."""
+
+    type: Literal["scores"] = "scores"
+    seq: Annotated[int, Field(description="Of the frame.")]
+    answer: Annotated[AppendAnswer, FLAT]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorFrame(Answer):
+    """Why the connection is closed now, with a code of 4000 plus the status."""
+
+    type: Literal["error"] = "error"
+    seq: Annotated[int | None, Field(description="Of the frame that it is about; null for what is no frame.")]
+    problem: Problem
+
+
+class FrameAnswer(RootModel[Annotated[ReadyFrame | ScoresFrame | ErrorFrame, Field(discriminator="type")]]):
+    """What the server sends over a WebSocket."""
+
+
+def frame_schema() -> dict[str, Any]:
+    """Document what goes up a connection and what comes down; OpenAPI has no words of its own for it."""
+    up, down = Frame.__name__, FrameAnswer.__name__
+    return {"x-frames": {"up": {"$ref": SCHEMAS + up}, "down": {"$ref": SCHEMAS + down}}}
 
 
 class Asked(Strict):

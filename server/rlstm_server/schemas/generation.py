@@ -50,20 +50,16 @@ class GenerationSettings:
     stop: tuple[str, ...] = ()
 
 
-def _checked_stops(value: object) -> object:
-    """Say in a sentence what is no stop string; of a union only its kinds would be told."""
-    stops = value if isinstance(value, list) else [value]
-    if len(stops) > MAX_STOPS:
-        raise ValueError(f"at most {MAX_STOPS} strings")
-    if not all(isinstance(stop, str) and 1 <= len(stop) <= MAX_STOP_CHARACTERS for stop in stops):
-        raise ValueError(
-            f"a string of 1 to {MAX_STOP_CHARACTERS} characters, or a list of such; none may be empty"
-        )
-    return value
-
-
 _StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-Stops = Annotated[_StopString | list[_StopString], BeforeValidator(_checked_stops)]
+Stops = Annotated[
+    list[_StopString],
+    Field(max_length=MAX_STOPS, fail_fast=True),
+    BeforeValidator(
+        lambda stop: [stop] if isinstance(stop, str) else stop,
+        json_schema_input_type=_StopString | list[_StopString],
+    ),
+]
+"""One string stands for a list of one."""
 
 
 class Sampling(Request):
@@ -108,7 +104,7 @@ class Sampling(Request):
             ),
             seed=self.seed,
             choices=self.choices,
-            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
+            stop=tuple(self.stop),
         )
 
 

@@ -14,7 +14,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from simulated import mutations as simulated
 
-from rlstm_server.api import auth, document, limits
+from rlstm_server import app
+from rlstm_server.api import auth, limits
 from rlstm_server.caller import TokenBucket
 from rlstm_server.engine import copies, quotas, session, state
 from rlstm_server.store import redis_address, redis_check
@@ -244,7 +245,7 @@ def anothers_state_committed() -> AbstractContextManager[Any]:
 def one_route_open() -> Iterator[None]:
     """A route more than the two of health answers everybody."""
     with ExitStack() as stack:
-        for module in (limits, auth, document):
+        for module in (limits, auth, app):
             stack.enter_context(mock.patch.object(module, "OPEN_PATHS", limits.OPEN_PATHS | {"/metrics"}))
         yield
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from rlstm_server.api.events import NamedEvents, open_stream
+from rlstm_server.api.generate import NamedEvents, open_stream
 from rlstm_server.api.tracing import Trace
 from rlstm_server.errors import Draining, Gone, InFlight, OutcomeUnknown, SlowConsumer, StoreUnavailable
 from rlstm_server.metrics import Metrics

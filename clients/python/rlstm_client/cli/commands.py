@@ -5,12 +5,11 @@ without a server, are found by their entry points; what they need comes with an 
 """
 
 import sys
-from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points, version
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from rlstm_client.cli.exits import EXIT_CODES, CommandError, Exit, one_line_errors
 
@@ -66,24 +65,19 @@ COMMANDS: Final = (
 )
 
 
-class PassThroughCommand(TyperCommand):
-    """Takes every argument as it is, ``--help`` too: they belong to the command behind."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the arguments unread."""
-        ctx.args = list(args)
-        return list(args)
-
-
-class CompletingGroup(TyperGroup):
-    """Puts the command behind in place of a pass-through when a shell asks how its arguments could go on."""
+class LazyGroup(TyperGroup):
+    """Loads a command when it is asked for, in place of what stands for it in the list."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Load it for that alone; one that is not installed completes nothing."""
+        """Load it; where a shell completes, one that is not installed completes nothing."""
         name, command, rest = super().resolve_command(ctx, args)
-        if ctx.resilient_parsing and isinstance(command, PassThroughCommand):
-            with suppress(CommandError):
-                command = _behind(command.context_settings["obj"])
+        known = command.context_settings.get("obj") if command is not None else None
+        if isinstance(known, Command):
+            try:
+                command = _behind(known)
+            except CommandError:
+                if not ctx.resilient_parsing:
+                    raise
         return name, command, rest
 
 
@@ -113,14 +107,12 @@ def _advice(extra: str) -> str:
 
 
 def _behind(command: Command) -> Any:
-    """Load what a command runs: a typer app, a click command, or a function as typer reads it."""
+    """Load what a command runs: a typer app, or a function as typer reads it."""
     if command.target:
         point = EntryPoint(command.name, f"{__package__}.{command.target}", COMMAND_GROUP)
         target = _loaded(point, command.extra)
     else:
         target = load(COMMAND_GROUP, command.name, command.extra)
-    if hasattr(target, "main"):
-        return target
     if not isinstance(target, typer.Typer):
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command()(target)
@@ -145,7 +137,7 @@ def _root(
 def build() -> typer.Typer:
     """Put the command line together."""
     app = typer.Typer(
-        cls=CompletingGroup,
+        cls=LazyGroup,
         callback=_root,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -156,19 +148,14 @@ def build() -> typer.Typer:
     for command in COMMANDS:
         group, _, name = command.name.rpartition(".")
         if group not in groups:
-            groups[group] = typer.Typer(cls=CompletingGroup, no_args_is_help=True, rich_markup_mode=None)
+            groups[group] = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode=None)
             app.add_typer(groups[group], name=group, help=GROUPS[group])
         known: dict[str, Any] = {"help": command.help, "context_settings": {"obj": command}}
-        groups[group].command(name, cls=PassThroughCommand, **known)(_run)
+        groups[group].command(name, **known)(lambda: None)
     return app
-
-
-def _run(ctx: typer.Context) -> None:
-    """Load a command and hand it its arguments; it ends the process with its own exit code."""
-    _behind(ctx.obj).main(args=ctx.args, prog_name=f"rlstm {ctx.obj.name.replace('.', ' ')}")
 
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
     with one_line_errors():
-        build()()
+        build()(prog_name="rlstm")

@@ -265,13 +265,12 @@ class CompletionIn(Lenient):
             "min_p": self.min_p,
             "repetition_penalty": self.repetition_penalty,
         }
-        stop = self.stop or ()
         return GenerationSettings(
             max_tokens=MAX_TOKENS if self.max_tokens is None else self.max_tokens,
             sampling=SamplingConfig(**{name: value for name, value in given.items() if value is not None}),
             seed=self.seed,
             choices=self.choices,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            stop=tuple(self.stop or ()),
         )
 
 

@@ -71,10 +71,10 @@ async def test_a_wrong_field_is_400_and_named(client, refused):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"stop": ""}, "stop: a string of 1 to 256 characters, or a list of such; none may be empty"),
-        ({"stop": ["a", ""]}, "stop: a string of 1 to 256 characters, or a list of such; none may be empty"),
-        ({"stop": 7}, "stop: a string of 1 to 256 characters, or a list of such; none may be empty"),
-        ({"stop": ["a"] * 17}, "stop: at most 16 strings"),
+        ({"stop": ""}, "stop[0]: String should have at least 1 character"),
+        ({"stop": ["a", ""]}, "stop[1]: String should have at least 1 character"),
+        ({"stop": 7}, "stop: Input should be a valid list"),
+        ({"stop": ["a"] * 17}, "stop: List should have at most 16 items after validation, not 17"),
         ({"n": 2, "best_of": 1}, "best_of: has to be n, 2, or more: the best n of them are answered"),
         ({"n": 2, "best_of": 3}, "best_of: choosing among more texts than n is not built"),
     ],

@@ -3,8 +3,8 @@
 import pytest
 
 from rlstm_model.vocab import ByteVocab, CharVocab, SubwordVocab, WordVocab
+from rlstm_server.api.openai.completions import Names
 from rlstm_server.api.openai.models import _info, encode
-from rlstm_server.api.openai.tokens import Names
 
 CORPUS = "the cat sat on the mat, the café 🙂 bytes:\\x80 bytes:\\x80 sat\n" * 4
 VOCABS = [
