@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlstm_model.network.language_model import LanguageModel
-from rlstm_model.network.products import RowMatrix
+from rlstm_model.network.products import Matrix, RowMatrix
 from rlstm_model.network.stack import layer_names
 from rlstm_model.network.state import State
 from rlstm_model.network.window import LayerWeights
@@ -103,14 +103,14 @@ class SubspaceFastWeights(FastWeights):
         return {name: part.reshape(-1, *shape) for (name, shape), part in named}
 
     def _layer(self, layer: int, parts: Mapping[str, Tensor]) -> LayerWeights:
-        own = [
-            None if name not in self._slow
-            # the rounds of a mogrifier's biases stand before the rows
-            else self._bias(name, parts, int("mogrifier" in name)) if name.endswith("bias")
-            else self._matrix(name, parts)
-            for name in layer_names(layer)
-        ]  # fmt: skip
-        return LayerWeights.from_flat(own)
+        def own(name: str) -> Matrix | None:
+            if name not in self._slow:
+                return None
+            if not name.endswith("bias"):
+                return self._matrix(name, parts)
+            return self._bias(name, parts, int("mogrifier" in name))  # its rounds stand before the rows
+
+        return LayerWeights.from_flat([*map(own, layer_names(layer))])
 
     def _bias(self, name: str, parts: Mapping[str, Tensor], rows: int) -> Tensor:
         """A bias, with a dimension of rows where each has its own."""
