@@ -1667,7 +1667,7 @@ export interface components {
             readonly tokens?: readonly number[] | null;
             /**
              * Id
-             * @description Comes back with the scores; default: its index.
+             * @description Comes back with the score; default: its index.
              */
             readonly id?: string | null;
             /**
@@ -2320,7 +2320,7 @@ export interface components {
         readonly UpdateRequest: {
             /**
              * Ttl Seconds
-             * @description From now on it expires this long after its last change.
+             * @description It expires this long after its last change.
              */
             readonly ttl_seconds?: number | null;
             /**

@@ -34,48 +34,27 @@ PASS_OVER_SECONDS = 1.0
 """How much more of a body that is refused is received: of so many largest bodies, for so long."""
 
 
-class Memory:
-    """Memory for all requests under way, from their first byte to the last one of the answer."""
-
-    def __init__(self, size_bytes: int) -> None:
-        self._size_bytes, self._taken_bytes = size_bytes, 0
-        self._tenants = Counter[str]()
-
-    def take(self, tenant: str, count: int) -> None:
-        """Take some more. Raises Overloaded where there is none."""
-        own = self._tenants[tenant] + count
-        if self._taken_bytes + count > self._size_bytes or own > MEMORY_SHARE * self._size_bytes:
-            raise Overloaded(
-                "there is no memory for this request: too many large ones at once", retry_after=1
-            )
-        self._taken_bytes += count
-        self._tenants[tenant] = own
-
-    def give(self, tenant: str, count: int) -> None:
-        """Give some back."""
-        self._taken_bytes -= count
-        self._tenants[tenant] -= count
-        if not self._tenants[tenant]:
-            del self._tenants[tenant]
-
-
 class ReceivingLayer:
-    """Holds the whole body before the application runs, and cancels the application on a disconnect."""
+    """Holds the whole body before the application runs, and cancels the application on a disconnect.
+
+    It counts the memory of all requests under way, from their first byte to the last one of the answer.
+    """
 
     def __init__(self, app: ASGIApp, *, limits: Limits) -> None:
         self._app, self._limits = app, limits
-        self._memory = Memory(limits.requests_bytes)
+        self._taken_bytes = Counter[str]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = scope[HELD] = Exchange(self._limits, self._memory, scope, receive, send)
+        exchange = scope[HELD] = Exchange(self._limits, self._taken_bytes, scope, receive, send)
         try:
             await exchange.run(self._app)
         finally:  # nobody reads the body any more, and the answer is sent
-            self._memory.give(exchange.tenant, exchange.taken_bytes)
+            self._taken_bytes[exchange.tenant] -= exchange.taken_bytes
+            self._taken_bytes += Counter()  # forgets tenants that hold nothing
 
 
 class Exchange:
@@ -85,8 +64,10 @@ class Exchange:
     no tenant gets none: what is open takes no body.
     """
 
-    def __init__(self, limits: Limits, memory: Memory, scope: Scope, receive: Receive, send: Send) -> None:
-        self._limits, self._memory, self._scope = limits, memory, scope
+    def __init__(
+        self, limits: Limits, taken: Counter[str], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self._limits, self._taken, self._scope = limits, taken, scope
         self._receive, self._send, self._trace = receive, send, trace_of(scope)
         self.tenant, self.taken_bytes = self._trace.tenant or "", 0
         self._body: bytes | None = None
@@ -105,8 +86,13 @@ class Exchange:
         self.take(min(size, int(MEMORY_SHARE * self._limits.requests_bytes) - self.taken_bytes))
 
     def take(self, size: int) -> None:
-        """Take memory of so many bytes. Raises Overloaded."""
-        self._memory.take(self.tenant, size)
+        """Take memory of so many bytes. Raises Overloaded where there is none, or not for one tenant."""
+        most, own = self._limits.requests_bytes, self._taken[self.tenant] + size
+        if self._taken.total() + size > most or own > MEMORY_SHARE * most:
+            raise Overloaded(
+                "there is no memory for this request: too many large ones at once", retry_after=1
+            )
+        self._taken[self.tenant] = own
         self.taken_bytes += size
 
     async def run(self, app: ASGIApp) -> None:

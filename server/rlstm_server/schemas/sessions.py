@@ -17,11 +17,13 @@ from rlstm_server.schemas.text import (
     EngineIdentity,
     Given,
     GuardsField,
+    Named,
     Passage,
     ScoreDetail,
     SpacesField,
     Timings,
     Totals,
+    named,
 )
 from rlstm_server.schemas.wire import (
     BITS,
@@ -57,7 +59,10 @@ ScoresField = Annotated[
     Field(description="Per-token columns, sums only, or neither; `parts`: also those of weights and memory."),
 ]
 Name = Annotated[str, Field(pattern=rf"^{NAME.pattern}$")]
-TTLSeconds = Annotated[float, Field(ge=1, le=MAX_TTL_SECONDS)]
+TTLSeconds = Annotated[
+    Annotated[float, Field(ge=1, le=MAX_TTL_SECONDS)] | None,
+    Field(description="It expires this long after its last change."),
+]
 ResetScope = Literal["fast_weights", "recurrent", "both"]
 
 # ---- what a session is ------------------------------------------------------------------------------------
@@ -247,9 +252,7 @@ class CreateSession(Request):
     name: Name | None = Field(default=None, description="Unique among your sessions.")
     adapt: AdaptField = Field(default=True, description="As in `adaptation`; `true`: its default.")
     adaptation: AdaptationRequest = Field(default=AdaptationRequest(), description="How the session learns.")
-    ttl_seconds: TTLSeconds | None = Field(
-        default=None, description="It expires this long after its last change."
-    )
+    ttl_seconds: TTLSeconds = None
     metadata: Metadata = Field(default={}, description="Your own notes; at most 16 kB, not looked at.")
     text: TextField = None
     tokens: TokensField = None
@@ -316,9 +319,7 @@ class ResetRequest(Request):
 class UpdateRequest(Request):
     """What to change; what is left out stays as it is. At least one field must be there."""
 
-    ttl_seconds: TTLSeconds | None = Field(
-        default=None, description="From now on it expires this long after its last change."
-    )
+    ttl_seconds: TTLSeconds = None
     metadata: Metadata | None = Field(default=None, description="Your own notes, in place of the old ones.")
     note: NoteField = None
     learning: bool | None = Field(
@@ -344,12 +345,9 @@ class ChangeAnswer(Answer):
 # ---- reading sessions -------------------------------------------------------------------------------------
 
 
-class Candidate(Given):
+class Candidate(Named):
     """One continuation to rank."""
 
-    id: str | None = Field(
-        default=None, max_length=128, description="Comes back with the score; default: its index."
-    )
     given: Weight = Field(default=0.0, description="A score from elsewhere, such as an acoustic model's.")
 
 
@@ -381,10 +379,7 @@ class CandidatesRequest(Request):
     @property
     def named_candidates(self) -> Sequence[Candidate]:
         """The candidates, each with an id."""
-        return [
-            one if one.id is not None else one.model_copy(update={"id": str(index)})
-            for index, one in enumerate(self.candidates)
-        ]
+        return named(self.candidates)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -459,9 +454,7 @@ class ForkRequest(Request):
 
     name: Name | None = Field(default=None, description="Unique among your sessions.")
     snapshot: Name | None = Field(default=None, description="Copy the session as it was then, not as it is.")
-    ttl_seconds: TTLSeconds | None = Field(
-        default=None, description="It expires this long after its last change."
-    )
+    ttl_seconds: TTLSeconds = None
     metadata: Metadata | None = Field(default=None, description="Your own notes.")
     min_version: MinVersionField = None
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Final, Literal, NotRequired
+from typing import Annotated, Final, Literal, NotRequired, TypeVar
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 from typing_extensions import TypedDict
@@ -74,6 +74,25 @@ class Given(Strict):
         if (self.text is None) == (self.tokens is None):
             raise ValueError("give either text or tokens")
         return self
+
+
+class Named(Given):
+    """A text, or its ids, by an id."""
+
+    id: str | None = Field(
+        default=None, max_length=128, description="Comes back with the score; default: its index."
+    )
+
+
+NamedText = TypeVar("NamedText", bound=Named)
+
+
+def named(texts: Sequence[NamedText]) -> Sequence[NamedText]:
+    """The same texts, each with an id."""
+    return [
+        text if text.id is not None else text.model_copy(update={"id": str(index)})
+        for index, text in enumerate(texts)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,12 +359,9 @@ SpacesField = Annotated[
 ]
 
 
-class ScoreItem(Given):
+class ScoreItem(Named):
     """One text, or its ids."""
 
-    id: str | None = Field(
-        default=None, max_length=128, description="Comes back with the scores; default: its index."
-    )
     context: ContextField = ""
     context_tokens: ContextTokensField = Field(default=[])
 
@@ -419,10 +435,7 @@ class ScoreRequest(Request):
                 context_tokens=self.context_tokens,
             )
             items = [short]
-        return [
-            item if item.id is not None else item.model_copy(update={"id": str(index)})
-            for index, item in enumerate(items)
-        ]
+        return named(items)
 
     @property
     def learning(self) -> AdaptationRequest | None:
