@@ -94,7 +94,7 @@ class Reader:
         with self._progress("frozen", 1) as advance:
             for passage in self.passages:
                 scores, _ = reader.score(reader.cursor, passage.ids)
-                found.append(Evaluation.of(passage, adapted=-scores.total))
+                found.append(Evaluation.of(passage, adapted_nats=-scores.total))
                 advance(len(passage.ids))
         return _bits(found)
 
