@@ -94,7 +94,7 @@ jobs: install
 # The client, `--local` and the jobs without the modules that only Unix has, as on Windows.
 not-unix: install
 	OMP_NUM_THREADS=1 PYTHONPATH=tests/not_unix $(BIN)/python -m pytest tests/client tests/end_to_end/test_local.py
-	OMP_NUM_THREADS=1 PYTHONPATH=tests/not_unix $(BIN)/python -m pytest -m jobs --capture no
+	OMP_NUM_THREADS=1 PYTHONPATH=tests/not_unix $(BIN)/python -m pytest -m jobs tests/end_to_end --capture no
 
 # The wheel in fresh environments, beside other versions of what it stands on.
 versions: install

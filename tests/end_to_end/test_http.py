@@ -1,7 +1,7 @@
 """What only a real socket can show: streams, disconnects, slow bodies, and health beside heavy work."""
 
 import json
-import resource
+import os
 import socket
 import threading
 import time
@@ -127,7 +127,7 @@ REFUSED = {
 
 def resident_bytes(server):
     """What the server has in memory."""
-    return int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    return int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_large_and_broken_requests_are_refused_and_forgotten(server):

@@ -10,30 +10,20 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 ADAPTATIONS = ({}, {"kind": "output_bias"}, {"kind": "output_bias", "experts": 1})
 
 
-async def harm(serve, checkpoint, kind, of_replicas, of_store):
-    """Kill replicas and the store of a service under load; give the verdict."""
+@pytest.mark.parametrize("kind", ["valkey", "redis"])
+async def test_sessions_survive_kill_9(serve, sizes, tiny_checkpoint, kind):
+    """Valkey, as it is packaged, and the system's Redis."""
+    packaged = kind == "valkey"
+    kills = sizes.kills if packaged else sizes.other_kills
+    store_kills = sizes.store_kills if packaged else sizes.other_store_kills
     async with serve(kind) as service:
         async with Clients(service.replicas, service.history, seed=7, adaptations=ADAPTATIONS) as clients:
-            await service.nemesis.kill(clients, of_replicas=of_replicas, of_store=of_store)
-        verdict = await judge(service.history, service.store.url, checkpoint)
-        print(f"{of_replicas} kill -9 of replicas + {of_store} of the store under load: {verdict.counts}")
-        return verdict
-
-
-async def test_sessions_survive_kill_9(serve, sizes, tiny_checkpoint):
-    """Valkey, as it is packaged."""
-    verdict = await harm(serve, tiny_checkpoint, "valkey", sizes.kills, sizes.store_kills)
+            await service.nemesis.kill(clients, of_replicas=kills, of_store=store_kills)
+        verdict = await judge(service.history, service.store.url, tiny_checkpoint)
+        print(f"{kills} kill -9 of replicas + {store_kills} of the store under load: {verdict.counts}")
 
     assert verdict.faults == []
-    assert verdict.acknowledged >= 10 * sizes.kills
-
-
-async def test_redis_survives_kill_9(serve, sizes, tiny_checkpoint):
-    """Debian's Redis."""
-    verdict = await harm(serve, tiny_checkpoint, "redis", sizes.other_kills, sizes.other_store_kills)
-
-    assert verdict.faults == []
-    assert verdict.acknowledged >= 10 * sizes.other_kills
+    assert verdict.acknowledged >= 10 * kills
 
 
 async def test_a_replica_that_stood_still_writes_nothing_twice(serve, sizes, tiny_checkpoint):

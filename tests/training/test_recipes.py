@@ -11,7 +11,7 @@ from rlstm_training.corpora import corpora_folder
 from rlstm_training.corpora import published as published_corpora
 from rlstm_training.corpora.reading import load_corpus
 from rlstm_training.corpora.texts import prepare
-from rlstm_training.recipes import PUBLISHED, RECIPES, steps_of
+from rlstm_training.recipes import PUBLISHED, RECIPES
 
 OF_2019 = [name for name in PUBLISHED if name.endswith("2019")]
 OF_2022 = [name for name in PUBLISHED if name not in OF_2019]
@@ -89,7 +89,8 @@ def test_what_was_published_of_2022(corpus, layers, window, samples, epochs, ste
             )
             assert abs(recipe.steps - steps) < 500
             (train, *_) = published_corpora.PUBLISHED[corpus].files
-            assert train.tokens is None or recipe.steps == steps_of(epochs, train.tokens, window)
+            read = 128 * window * recipe.steps
+            assert train.tokens is None or abs(read - epochs * train.tokens) <= 64 * window
 
 
 @pytest.mark.parametrize("name", OF_2022)

@@ -159,8 +159,8 @@ class ScoreResult(Computed):
 class Choice(Answer):
     """One of several continuations."""
 
-    index: int
     text: str
+    index: int = 0
     ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()
     finish_reason: str | None = None
@@ -178,13 +178,9 @@ class Ending(Changed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generation(Computed, Ending):
+class Generation(Choice, Computed, Ending):
     """A generated text. Of several continuations this is the first, and ``choices`` holds them all."""
 
-    text: str
-    ids: Sequence[int] = ()
-    logprobs: Sequence[float] = ()
-    finish_reason: str | None = None
     choices: Sequence[Choice] = ()
 
 

@@ -24,29 +24,38 @@ from rlstm_model.network.state import State
 from rlstm_model.network.window import (
     LayerKind,
     LayerMasks,
-    LayerState,
     LayerWeights,
     read_window,
 )
+from rlstm_model.parameters import shapes
+
+_LAYER = (*CellWeights._fields, *(f"mogrifier_{name}" for name in MogrifierWeights._fields))
+
+
+def layer_names(layer: int) -> list[str]:
+    """The names of a layer's weights, in the order of :meth:`LayerWeights.flat`."""
+    return [f"stack.layers.{layer}.{name}" for name in _LAYER]
 
 
 class RecurrentLayer(nn.Module):
     """The weights of one mogrifier and one cell."""
 
-    def __init__(self, config: ModelConfig, below: int, n: int) -> None:
-        """``below`` is the width of what the layer reads, ``n`` its own."""
+    x: Tensor
+    h: Tensor
+    u: Tensor | None
+    c: Tensor | None
+    bias: Tensor
+    mogrifier_up: Tensor
+    mogrifier_down: Tensor | None
+    mogrifier_bias: Tensor | None
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        rounds, rank = config.mogrifier_rounds, config.mogrifier_rank
-        self.rlstm = config.cell == "rlstm"
-        self.cell: Cell = RLSTMCell() if self.rlstm else LSTMCell(capped=config.cap_input_gate)
-        self.x = _weight((2 if self.rlstm else 4) * n, below)
-        self.h = _weight((3 if self.rlstm else 4) * n, n)
-        self.u = _weight(n, n) if self.rlstm else None
-        self.c = _weight(n, n) if self.rlstm else None
-        self.bias = _weight(4 * n)
-        self.mogrifier_up = _weight(rounds, n, rank or n)
-        self.mogrifier_down = _weight(rounds, rank, n) if rank else None
-        self.mogrifier_bias = _weight(rounds, n) if config.mogrifier_bias else None
+        self.cell: Cell = RLSTMCell() if config.cell == "rlstm" else LSTMCell(capped=config.cap_input_gate)
+        known = shapes(config)
+        for name in layer_names(layer):
+            weight = nn.Parameter(torch.zeros(known[name])) if name in known else None
+            self.register_parameter(name.rpartition(".")[2], weight)
 
     @property
     def weights(self) -> LayerWeights:
@@ -64,7 +73,7 @@ class Stack(nn.Module):
         super().__init__()
         self.stacking = config.stacking
         self.widths = config.layer_widths
-        self.layers = nn.ModuleList(RecurrentLayer(config, *widths) for widths in self.widths)
+        self.layers = nn.ModuleList(RecurrentLayer(config, layer) for layer in range(config.num_layers))
 
     def sequence(
         self,
@@ -89,7 +98,7 @@ class Stack(nn.Module):
             n = self.widths[index][1]
             drawn = (masks.state, masks.cell)
             own = LayerMasks(*(None if mask is None else mask[index, ..., :n] for mask in drawn))
-            output, last = read_window(kind, layer, source, LayerState(*before), own)
+            output, last = read_window(kind, layer, source, before, own)
             states.append(last)
             source, total = self.join(total, output)
         assert total is not None
@@ -109,7 +118,3 @@ class Stack(nn.Module):
 
     def _layers(self) -> list[RecurrentLayer]:
         return [layer for layer in self.layers if isinstance(layer, RecurrentLayer)]
-
-
-def _weight(*shape: int) -> nn.Parameter:
-    return nn.Parameter(torch.zeros(shape))

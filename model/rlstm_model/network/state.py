@@ -14,8 +14,8 @@ from torch.nn import functional
 class State(NamedTuple):
     """Hidden and cell values of every layer: raw, never masked nor mogrified (docs/mathematics.md §1.2).
 
-    ``h`` and ``c`` are ``[L, B, H]``; a layer narrower than H has zeros behind its own values. States
-    are values: functions take one and return another.
+    ``h`` and ``c`` are ``[L, B, H]``, or ``[B, H]`` of one layer; a layer narrower than H has zeros behind
+    its own values. States are values: functions take one and return another.
     """
 
     h: Tensor
@@ -31,10 +31,10 @@ class State(NamedTuple):
         """From h and c of each layer, ``[B, H]`` or narrower."""
         return cls(*(_stacked(parts) for parts in zip(*layers, strict=True)))
 
-    def layers(self, widths: Iterable[tuple[int, int]]) -> list[tuple[Tensor, Tensor]]:
+    def layers(self, widths: Iterable[tuple[int, int]]) -> "list[State]":
         """Those of each layer, as wide as the second of each pair says."""
         own = enumerate(width for _, width in widths)
-        return [(self.h[layer, ..., :width], self.c[layer, ..., :width]) for layer, width in own]
+        return [State(self.h[layer, ..., :width], self.c[layer, ..., :width]) for layer, width in own]
 
     @property
     def batch(self) -> int:

@@ -36,6 +36,7 @@ from rlstm_model.network.mogrifier import (
     mogrify_backward,
 )
 from rlstm_model.network.products import Matrix
+from rlstm_model.network.state import State
 
 # Local derivatives are worked out for as many steps at once as a core's cache holds.
 _CACHED_VALUES = 2**15
@@ -86,13 +87,6 @@ class LayerKind(NamedTuple):
 
     cell: Cell
     precision: torch.dtype
-
-
-class LayerState(NamedTuple):
-    """Raw h and c of one layer, ``[B, H]``."""
-
-    h: Tensor
-    c: Tensor
 
 
 class LayerMasks(NamedTuple):
@@ -148,13 +142,11 @@ class UnrolledLayer(NamedTuple):
         return self.h[1:] if self.masks.cell is None else self.h[1:] * self.masks.cell
 
     @property
-    def state(self) -> LayerState:
+    def state(self) -> State:
         """The last state: a copy."""
-        return LayerState(self.h[-1].clone(), self.cell.c[-1].clone())
+        return State(self.h[-1].clone(), self.cell.c[-1].clone())
 
-    def backward(
-        self, d_out_TBH: Tensor, last: LayerState
-    ) -> tuple[Tensor, LayerState, Sequence[Tensor | None]]:
+    def backward(self, d_out_TBH: Tensor, last: State) -> tuple[Tensor, State, Sequence[Tensor | None]]:
         """From loss gradients at what the layer handed on, and at its last state, which is overwritten.
 
         To those at x, at the first state, and at the layer's weights in the order of
@@ -223,7 +215,7 @@ class UnrolledLayer(NamedTuple):
 
 
 def unroll(
-    kind: LayerKind, layer: LayerWeights, x_TBH: Tensor, state: LayerState, masks: LayerMasks
+    kind: LayerKind, layer: LayerWeights, x_TBH: Tensor, state: State, masks: LayerMasks
 ) -> UnrolledLayer:
     """Read a window and save its activations."""
     h = _hs(x_TBH, state.h)
@@ -246,8 +238,8 @@ def unroll(
 
 
 def read_window(
-    kind: LayerKind, layer: LayerWeights, x_TBH: Tensor, state: LayerState, masks: LayerMasks
-) -> tuple[Tensor, LayerState]:
+    kind: LayerKind, layer: LayerWeights, x_TBH: Tensor, state: State, masks: LayerMasks
+) -> tuple[Tensor, State]:
     """Read a window: what the layer hands on, ``[T, B, H]``, and its last state.
 
     In code under ``torch.compile`` it stays a function of its own.
@@ -257,7 +249,7 @@ def read_window(
         # Steps write into views of buffers, which a compiler would have to take apart: they run as they are.
         apply = torch.compiler.disable(apply)  # type: ignore[no-untyped-call]
     out, h, c = apply(kind, layer.of([None] * len(tensors)), masks, x_TBH, *state, *tensors)  # type: ignore[no-untyped-call]
-    return out, LayerState(h, c)
+    return out, State(h, c)
 
 
 class _Window(torch.autograd.Function):
@@ -274,7 +266,7 @@ class _Window(torch.autograd.Function):
         c_BH: Tensor,
         *tensors: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        read = unroll(kind, form.of(tensors), x_TBH, LayerState(h_BH, c_BH), masks)
+        read = unroll(kind, form.of(tensors), x_TBH, State(h_BH, c_BH), masks)
         ctx.kind, ctx.form, ctx.weights = kind, form, len(tensors)
         ctx.save_for_backward(*tensors, *masks, read.x, read.h, read.h_in, *read.cell, *read.mogrifier)
         return read.out, *read.state
@@ -295,7 +287,7 @@ class _Window(torch.autograd.Function):
             CellActivations(*saved[:size]),
             MogrifierActivations(*saved[size:]),
         )
-        dx_TBH, first, gradients = read.backward(d_out_TBH, LayerState(dh_BH.clone(), dc_BH.clone()))
+        dx_TBH, first, gradients = read.backward(d_out_TBH, State(dh_BH.clone(), dc_BH.clone()))
         return None, None, None, dx_TBH, *first, *layer.spread(gradients)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rlstm_model.adaptation.config import Reduction
 from rlstm_model.network.language_model import LanguageModel
-from rlstm_model.torch_backend.factors import Factor, Factors, SegmentGradients
+from rlstm_model.torch_backend.factors import Factors, SegmentGradients
 from rlstm_model.torch_backend.fast_weights import FullFastWeights
 from rlstm_model.torch_backend.subspace import Basis
 
@@ -56,10 +56,11 @@ class Moment:
         columns = side if self._probe_NK is None else width
         self._total_NK = torch.zeros(side, columns, dtype=torch.double, device=device)
 
-    def add(self, factor: Factor, other_BTT: Tensor) -> None:
-        """Take in D, and the Gram matrix X X^T of its counterpart."""
-        probed_BTK = factor.whole() if self._probe_NK is None else factor.times(self._probe_NK)
-        factor.add_transposed_times(torch.bmm(other_BTT, probed_BTK), self._total_NK)
+    def add(self, factor_BTN: Tensor, other_BTM: Tensor) -> None:
+        """Take in D and its counterpart X."""
+        probed_BTK = factor_BTN if self._probe_NK is None else factor_BTN @ self._probe_NK
+        values_BTK = torch.bmm(other_BTM @ other_BTM.mT, probed_BTK)
+        self._total_NK.addmm_(factor_BTN.flatten(0, 1).t(), values_BTK.flatten(0, 1))
 
     def axes(self) -> Tensor:
         """The leading eigenvectors ``[N, R]``, the largest entry of each positive."""
@@ -122,9 +123,9 @@ class GradientAxes:
         """See :class:`Statistic`."""
         for name, rounds in gradients.matrices.items():
             for (left, right), factors in zip(self._moments[name], rounds, strict=True):
-                own = Factors(factors.left.double(), factors.right.double())
-                left.add(own.left, own.right.gram())
-                right.add(own.right, own.left.gram())
+                own_left, own_right = factors.left.double(), factors.right.double()
+                left.add(own_left, own_right)
+                right.add(own_right, own_left)
 
     def bases(self) -> dict[str, Basis]:
         """The axes, in the model's precision."""

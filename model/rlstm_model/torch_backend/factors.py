@@ -15,81 +15,33 @@ from torch.nn import functional
 from rlstm_model.adaptation.config import Reduction
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.network.products import Matrix, ObservedMatrix
+from rlstm_model.network.stack import layer_names
 from rlstm_model.network.state import State
 from rlstm_model.network.window import LayerWeights
-from rlstm_model.torch_backend.subspace import layer_names
-
-
-class Factor(NamedTuple):
-    """One factor ``[B, T, N]``: rows with a single one, at ``ids`` ``[B, I]``, and after them ``dense``.
-
-    An embedding is read by id: its one-hot vectors stay ids. ``dense`` is ``[B, T - I, N]``.
-    """
-
-    ids: Tensor
-    dense: Tensor
-
-    @classmethod
-    def of(cls, dense_BTN: Tensor) -> "Factor":
-        """One without ids."""
-        return cls(dense_BTN.new_empty(len(dense_BTN), 0, dtype=torch.long), dense_BTN)
-
-    def rows(self, index: slice) -> "Factor":
-        """Some of the batch rows."""
-        return Factor(self.ids[index], self.dense[index])
-
-    def double(self) -> "Factor":
-        """The same in double precision."""
-        return Factor(self.ids, self.dense.double())
-
-    def whole(self) -> Tensor:
-        """``[B, T, N]``, with the one-hot vectors written out."""
-        ones = functional.one_hot(self.ids, self.dense.shape[-1]).to(self.dense)
-        return torch.cat((ones, self.dense), 1)
-
-    def gram(self) -> Tensor:
-        """The factor times its transpose, ``[B, T, T]``."""
-        among_ids = (self.ids[:, :, None] == self.ids[:, None, :]).to(self.dense)
-        across = self.dense.gather(2, self.ids[:, None, :].expand(-1, self.dense.shape[1], -1))
-        below = torch.cat((across, torch.bmm(self.dense, self.dense.mT)), 2)
-        return torch.cat((torch.cat((among_ids, across.mT), 2), below), 1)
-
-    def times(self, matrix_NK: Tensor) -> Tensor:
-        """``[B, T, K]``."""
-        return torch.cat((matrix_NK[self.ids], self.dense @ matrix_NK), 1)
-
-    def add_transposed_times(self, values_BTK: Tensor, total_NK: Tensor) -> None:
-        """``total`` grows by the transposed factor times ``values``, summed over the batch."""
-        by_id, rest = values_BTK.split_with_sizes([self.ids.shape[1], self.dense.shape[1]], 1)
-        total_NK.index_add_(0, self.ids.flatten(), by_id.flatten(0, 1))
-        total_NK.addmm_(self.dense.flatten(0, 1).t(), rest.flatten(0, 1))
 
 
 class Factors(NamedTuple):
-    """The gradients of one matrix over B rows' segments: left D, right X, which has no ids."""
+    """The gradients of one matrix over B rows' segments: left D ``[B, T, N]``, right X ``[B, T, M]``."""
 
-    left: Factor
-    right: Factor
+    left: Tensor
+    right: Tensor
 
     @property
     def batch(self) -> int:
         """B."""
-        return len(self.left.ids)
+        return len(self.left)
 
     def rows(self, index: slice) -> "Factors":
         """Those of some rows."""
-        return Factors(self.left.rows(index), self.right.rows(index))
+        return Factors(self.left[index], self.right[index])
 
     def gradients(self) -> Tensor:
         """The gradients themselves, ``[B, N, M]``."""
-        ids, source = self.left.ids, self.right.dense
-        gradients = torch.bmm(self.left.dense.mT, source[:, ids.shape[1] :])
-        batch = torch.arange(len(ids), device=ids.device)[:, None]
-        return gradients.index_put_((batch, ids), source[:, : ids.shape[1]], accumulate=True)
+        return torch.bmm(self.left.mT, self.right)
 
     def between(self, left_NR: Tensor, right_QM: Tensor) -> Tensor:
         """``left^T G right^T`` of every row, ``[B, R, Q]``."""
-        return torch.bmm(self.left.times(left_NR).mT, self.right.times(right_QM.mT))
+        return torch.bmm((self.left @ left_NR).mT, self.right @ right_QM.mT)
 
 
 class SegmentGradients(NamedTuple):
@@ -201,19 +153,14 @@ def _embedding_factors(
     ids_BS, d_logits, d_read, features = (
         part.transpose(0, 1) for part in (ids_SB, d_logits_SBV, d_read_SBH, features_SBH)
     )
+    read = functional.one_hot(ids_BS, d_logits.shape[-1]).to(d_logits)
     if model.embedding.output is None:
-        sources = torch.cat((d_read, features), 1)
-        return {"embedding.input": [Factors(Factor(ids_BS, d_logits), Factor.of(sources))]}
-    return {
-        "embedding.input": [Factors(Factor(ids_BS, d_logits[:, :0]), Factor.of(d_read))],
-        "embedding.output": [Factors(Factor.of(d_logits), Factor.of(features))],
-    }
+        both = torch.cat((read, d_logits), 1), torch.cat((d_read, features), 1)
+        return {"embedding.input": [Factors(*both)]}
+    return {"embedding.input": [Factors(read, d_read)], "embedding.output": [Factors(d_logits, features)]}
 
 
 def _layer_factors(observed: Tensor, shape: torch.Size) -> list[Factors]:
     """From what an observed matrix's gradient is: ``[T, B, N + M]``, with the rounds in front or without."""
     rounds = observed.unbind() if observed.dim() == 4 else [observed]
-    return [
-        Factors(*(Factor.of(part) for part in each.transpose(0, 1).split_with_sizes(shape[-2:], -1)))
-        for each in rounds
-    ]
+    return [Factors(*each.transpose(0, 1).split_with_sizes(shape[-2:], -1)) for each in rounds]

@@ -15,21 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rlstm_model.network.cells import CellWeights
 from rlstm_model.network.language_model import LanguageModel
-from rlstm_model.network.mogrifier import MogrifierWeights
-from rlstm_model.network.products import RowMatrix
+from rlstm_model.network.products import Matrix, RowMatrix
+from rlstm_model.network.stack import layer_names
 from rlstm_model.network.state import State
 from rlstm_model.network.window import LayerWeights
 from rlstm_model.torch_backend.fast_weights import FastWeights, row_tile
 
-_LAYER = (*CellWeights._fields, *(f"mogrifier_{name}" for name in MogrifierWeights._fields))
 _TIMES = 8  # rows of a product by whose multiples their last bits do not depend on how many there are
-
-
-def layer_names(layer: int) -> list[str]:
-    """The names of a layer's weights, in the order of :meth:`LayerWeights.flat`."""
-    return [f"stack.layers.{layer}.{name}" for name in _LAYER]
 
 
 class Basis(NamedTuple):
@@ -110,14 +103,14 @@ class SubspaceFastWeights(FastWeights):
         return {name: part.reshape(-1, *shape) for (name, shape), part in named}
 
     def _layer(self, layer: int, parts: Mapping[str, Tensor]) -> LayerWeights:
-        own = [
-            None if name not in self._slow
-            # the rounds of a mogrifier's biases stand before the rows
-            else self._bias(name, parts, int("mogrifier" in name)) if name.endswith("bias")
-            else self._matrix(name, parts)
-            for name in layer_names(layer)
-        ]  # fmt: skip
-        return LayerWeights.from_flat(own)
+        def own(name: str) -> Matrix | None:
+            if name not in self._slow:
+                return None
+            if not name.endswith("bias"):
+                return self._matrix(name, parts)
+            return self._bias(name, parts, int("mogrifier" in name))  # its rounds stand before the rows
+
+        return LayerWeights.from_flat([*map(own, layer_names(layer))])
 
     def _bias(self, name: str, parts: Mapping[str, Tensor], rows: int) -> Tensor:
         """A bias, with a dimension of rows where each has its own."""

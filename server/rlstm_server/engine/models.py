@@ -37,8 +37,7 @@ class ServedModel:
     """A model with its vocabulary, and its calibration where it has one.
 
     Made before the device thread starts; from then on only that thread may compute with it.
-    ``reader`` reads with the weights as loaded, from before any text; ``adaptation_fingerprint`` is the
-    calibration's, None without one.
+    ``reader`` reads with the weights as loaded, from before any text.
     """
 
     name: str
@@ -49,8 +48,6 @@ class ServedModel:
     card: str = ""
     device: Device = "cpu"
     reader: Reader = field(init=False)
-    numerics: str = field(init=False)
-    adaptation_fingerprint: str | None = field(init=False)
     _evaluators: Mapping[AdaptationConfig, DynamicEvaluator] = field(init=False)
 
     @classmethod
@@ -80,10 +77,7 @@ class ServedModel:
                     backend, calibration, self.parameters.norm, self.vocab.bos_id
                 )
         object.__setattr__(self, "_evaluators", evaluators)
-        fingerprint = None if self.calibrated is None else self.calibrated.fingerprint
-        object.__setattr__(self, "adaptation_fingerprint", fingerprint)
         object.__setattr__(self, "reader", reader_of(self._backend(None), self.vocab.bos_id))
-        object.__setattr__(self, "numerics", numerics_id(self.device))
 
     def _backend(self, calibration: Calibration | None) -> Backend:
         if self.device == "cpu":
@@ -129,6 +123,16 @@ class ServedModel:
         return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in layout)
 
     # ---- identity -----------------------------------------------------------------------------------------
+
+    @property
+    def adaptation_fingerprint(self) -> str | None:
+        """Of the calibration; None without one."""
+        return None if self.calibrated is None else self.calibrated.fingerprint
+
+    @cached_property
+    def numerics(self) -> str:
+        """What decides the bits."""
+        return numerics_id(self.device)
 
     @cached_property
     def spaces(self) -> NDArray[np.intp]:

@@ -67,13 +67,13 @@ COMMITTED_TOKENS: Final = 8_192
 """Of one text. Its chunks take half of the operation ids that a session remembers, at most: were more than
 those generated, a repeat of the request would not be known from its first chunk on, and be done twice."""
 
-_EVENT_ID: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})\.([0-9a-f]{16})")
+_EVENT_ID: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})\.[0-9a-f]{16}")
 
 
 # ---- event ids --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class EventId:
     """A token of a text in a session: its index, the number of its chunk, and the index that this begins at.
 
@@ -88,23 +88,17 @@ class EventId:
     def write(self, session: str, operation_id: str) -> str:
         """The id as it is sent, for the text that this operation generates into this session."""
         plain = f"{self.index}.{self.chunk}.{self.first}"
-        return f"{plain}.{_tie(session, operation_id, plain)}"
+        said = f"rlstm mark\0{session}\0{operation_id}\0{plain}"
+        return f"{plain}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
 
 def read_event_id(written: str, session: str, operation_id: str) -> EventId:
     """Read what `write` wrote. Raises InvalidField when it is no event of this text."""
-    match = _EVENT_ID.fullmatch(written)
-    if match is not None:
-        index, chunk, first, tie = match.groups()
-        event = EventId(index=int(index), chunk=int(chunk), first=int(first))
-        known = _tie(session, operation_id, f"{index}.{chunk}.{first}")
-        if hmac.compare_digest(known, tie) and event.first <= event.index:
+    if match := _EVENT_ID.fullmatch(written):
+        event = EventId(*map(int, match.groups()))
+        if hmac.compare_digest(event.write(session, operation_id), written) and event.first <= event.index:
             return event
     raise InvalidField("last-event-id", "last-event-id: no event of the text that this key stands for")
-
-
-def _tie(session: str, operation_id: str, plain: str) -> str:
-    return hashlib.sha256(f"rlstm mark\0{session}\0{operation_id}\0{plain}".encode()).hexdigest()[:16]
 
 
 # ---- on the device thread ---------------------------------------------------------------------------------

@@ -53,12 +53,7 @@ def library_code() -> str:
 
 
 def weaknesses(settings: Mapping[str, str]) -> list[str]:
-    """Return what is wrong with a server's settings, one sentence each.
-
-    >>> weaknesses({"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no",
-    ...             "maxmemory-policy": "noeviction", "maxmemory": "0"})
-    ['maxmemory is 0: set a limit, or the machine runs out of memory']
-    """
+    """Return what is wrong with a server's settings, one sentence each."""
     found = []
     if settings.get("appendonly") != "yes":
         found.append("appendonly is not yes: everything is lost when the store ends")

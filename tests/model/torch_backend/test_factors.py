@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from rlstm_model.torch_backend.factors import Factor, Factors, segment_gradients
+from rlstm_model.torch_backend.factors import segment_gradients
 
 SEGMENT, BOS = 4, 1  # those of the gradients by hand
 SHAPES = [
@@ -63,29 +61,6 @@ def test_a_sum_is_the_segment_times_a_mean(tiny_model, text):
     (mean,), (total,) = batches(model, texts), batches(model, texts, reduction="sum")
     for name, _ in model.named_parameters():
         torch.testing.assert_close(whole(total, name), SEGMENT * whole(mean, name), atol=1e-12, rtol=0)
-
-
-@given(st.integers(0, 10_000), st.integers(0, 4), st.integers(0, 3))
-def test_ids_stand_for_one_hot_vectors(seed, by_id, dense):
-    """All arithmetic equals that of the factor written out, with repeated ids, none, or ids alone."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def random(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    ids = torch.randint(5, (2, by_id), generator=generator)
-    factor, right = Factor(ids, random(2, dense, 5)), random(2, by_id + dense, 3)
-    written, matrix, values, total = factor.whole(), random(5, 6), random(2, by_id + dense, 6), random(5, 6)
-    assert written[:, :by_id].sum() == 2 * by_id
-    torch.testing.assert_close(factor.gram(), written @ written.mT)
-    torch.testing.assert_close(factor.times(matrix), written @ matrix)
-    expected = total + (written.mT @ values).sum(0)
-    factor.add_transposed_times(values, total)
-    torch.testing.assert_close(total, expected)
-    factors = Factors(factor, Factor.of(right))
-    torch.testing.assert_close(factors.gradients(), written.mT @ right)
-    left, across = random(5, 2), random(4, 3)
-    torch.testing.assert_close(factors.between(left, across), left.mT @ written.mT @ right @ across.mT)
 
 
 @pytest.mark.parametrize("name", ["segment", "rows"])

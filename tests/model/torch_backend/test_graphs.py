@@ -3,12 +3,20 @@
 import pytest
 import torch
 from tests.gpu.recording import record
+from tests.model import drawn
 
 from rlstm_model.network.state import State
+from rlstm_model.torch_backend.backend import TorchBackend
 from rlstm_model.torch_backend.graphs import GraphedWeights, Graphs, StaticBuffer
 
 VOCAB, SEGMENT = 40, 4
-KINDS = ["subspace", "chosen", "output_bias"]
+
+
+@pytest.fixture
+def plain():
+    """Fast weights that do all rows at once."""
+    parameters = drawn.parameters_of(hidden_size=48, vocab_size=VOCAB)
+    return TorchBackend.of(parameters, drawn.calibration_of(parameters))._weights
 
 
 def by_graphs(weights, capture=record, **changes):
@@ -59,10 +67,10 @@ class Counted:
         return record(run)
 
 
-def test_a_graph_is_made_for_what_comes_again(wide_model, subspace):
+def test_a_graph_is_made_for_what_comes_again(plain):
     """Not before its third time; another length, bucket or temperature is another graph."""
     capture = Counted()
-    weights = by_graphs(subspace(wide_model, 8), capture, spared=2)
+    weights = by_graphs(plain, capture, spared=2)
     delta, ids, *_, state = case(weights, weights.tile)
     made = []
     for _ in range(4):
@@ -77,10 +85,9 @@ def test_a_graph_is_made_for_what_comes_again(wide_model, subspace):
 
 
 @pytest.mark.parametrize("spared", [0, 3], ids=["recorded", "not yet"])
-def test_acts_have_the_shapes_of_their_bucket(wide_model, subspace, monkeypatch, spared):
+def test_acts_have_the_shapes_of_their_bucket(plain, monkeypatch, spared):
     """Recorded or not: kernels, which shapes choose, are the same, and so are a row's bits on any device."""
     seen = []
-    plain = subspace(wide_model, 8)
     weights = by_graphs(plain, spared=spared)
     read = type(plain).read
     monkeypatch.setattr(
@@ -93,10 +100,10 @@ def test_acts_have_the_shapes_of_their_bucket(wide_model, subspace, monkeypatch,
     assert seen
 
 
-def test_the_one_used_longest_ago_makes_room(wide_model, subspace):
+def test_the_one_used_longest_ago_makes_room(plain):
     """There are never more than the limit; one that was dropped is made again when it comes again."""
     capture = Counted()
-    weights = by_graphs(subspace(wide_model, 8), capture, limit=2)
+    weights = by_graphs(plain, capture, limit=2)
     _, ids, *_, state = case(weights, weights.tile)
     for length in (1, 2, 1, 3, 1, 2):
         logits, _ = weights.read(None, ids[:length], state)

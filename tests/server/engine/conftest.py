@@ -3,6 +3,7 @@
 import random
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -231,19 +232,12 @@ def value(metrics, name, **labels):
 @pytest.fixture(scope="session")
 def tools():
     """What tests of this folder share: `import-mode=importlib` lets them import nothing from here."""
-
-    class Tools:
-        pass
-
-    tools = Tools()
-    tools.before_text, tools.replace, tools.asked = before_text, replace, AdaptationRequest
-    tools.call, tools.caller = call, caller
-    tools.serve, tools.engine_on, tools.Talk = serve, engine_on, Talk
-    tools.tiny_parameters, tools.SEGMENT = tiny_parameters, SEGMENT
-    tools.calibrate, tools.altered = calibrate, altered
-    tools.pieces_of, tools.serve_shipped = pieces_of, serve_shipped
-    tools.finish, tools.item, tools.ask, tools.collect, tools.value = finish, item, ask, collect, value
-    return tools
+    shared = (
+        *(before_text, call, caller, serve, engine_on, Talk, tiny_parameters, calibrate, altered),
+        *(pieces_of, serve_shipped, finish, item, ask, collect, value, replace),
+    )
+    named = {one.__name__: one for one in shared}
+    return SimpleNamespace(asked=AdaptationRequest, SEGMENT=SEGMENT, **named)
 
 
 @pytest.fixture

@@ -48,18 +48,6 @@ def test_the_least_recently_used_copy_goes_first():
     assert evicted(metrics) == 1
 
 
-def test_a_newer_copy_takes_the_place_of_an_older_one():
-    """A session is there once, with its newest copy, and that is no eviction."""
-    metrics = Metrics()
-    cache = SessionCache(100, metrics)
-    cache.put(copy_of("one", 10))
-    newer = copy_of("one", 30)
-    cache.put(newer)
-
-    assert (cache.get(newer.key), cache.used_bytes, len(cache)) == (newer, 30, 1)
-    assert evicted(metrics) == 0
-
-
 def test_copies_are_counted_where_they_are():
     """What is kept, not what came or went; one larger than the cache pushes nothing out."""
     metrics = Metrics()

@@ -1,15 +1,11 @@
 """Texts are continued a token a batch step: stop strings, choices, prompts; counted and charged."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.caller import Quota, TokenBucket
 from rlstm_server.engine.generate import StopStrings
-from rlstm_server.errors import RateLimited
 from rlstm_server.schemas.generation import (
     CompletionRequest,
     EndEvent,
@@ -195,22 +191,3 @@ async def test_what_is_read_and_written_is_counted(engine, tools, adaptation):
 
 
 KINDS = ("scored", "generated", "adapted")
-
-
-async def test_a_quota_is_charged_for_all_prompts_and_choices(engine, tools):
-    """After one that used more than a second's worth, the next one waits."""
-    for name, rate, refuses in (("tokens", 1, True), ("generated", 1, True), ("generated", 1_000, False)):
-        quota = Quota(**{name: TokenBucket(name, rate)})
-        asked = request(tools, "abcd", "efgh", choices=2)
-        asked = replace(asked, call=replace(asked.call, quota=quota))
-        await events_of(engine, asked)
-        refused = [error for error in [await failure(engine, asked)] if error]
-        assert [type(error) for error in refused] == [RateLimited] * refuses
-
-
-async def failure(engine, asked):
-    try:
-        await events_of(engine, asked)
-    except RateLimited as error:
-        return error
-    return None

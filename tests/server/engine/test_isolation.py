@@ -9,7 +9,6 @@ import pytest
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.errors import StateCorrupt
-from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.text import AdaptationRequest
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.memory_store import MemoryStore
@@ -49,20 +48,6 @@ async def test_each_session_learns_its_own_secret_only(engine, tools):
     assert all(
         max(range(len(talks)), key=lambda row: table[row][column]) == column for column in range(len(talks))
     )
-
-
-async def test_two_engines_on_one_store_equal_one(store, tools):
-    """Alternating appends through two engines score like the same appends through one."""
-    metrics = Metrics()
-    async with tools.engine_on(store) as one, tools.engine_on(store, metrics=metrics) as two:
-        shared, own = await tools.Talk.begin(one), await tools.Talk.begin(one)
-        for number, piece in enumerate(tools.pieces_of(TEXT, 1)):
-            there = await shared.at(two if number % 2 else one).append(piece)
-            here = await own.append(piece)
-
-            assert there.columns == here.columns
-
-        assert tools.value(metrics, "commit_conflicts_total", outcome="redone") > 0
 
 
 # ---- those who do harm ------------------------------------------------------------------------------------

@@ -109,10 +109,8 @@ class Origin:
 
     def temperatures(self) -> Temperatures:
         """Temperatures with their losses on validation text, in nats a token."""
-        model, bos_id = self.model, self.checkpoint.vocab.bos_id
         passages = self.validation(TEMPERATURE_TOKENS)
-        with progress_bar("temperature", sum(len(part.ids) for part in passages)) as advance:
-            losses = static_losses(model, passages, bos_id=bos_id, advance=advance)
+        losses = static_losses(self.model, passages, bos_id=self.checkpoint.vocab.bos_id)
         tried = []
         with progress_bar("temperatures", len(TEMPERATURES)) as advance:
             for pair in search_temperature(losses):

@@ -1,4 +1,4 @@
-"""The corpora that papers report on: files, splits, sizes, checksums. None is part of this project.
+"""The corpora that papers report on: files, splits, sizes, checksums (``published.toml``), none of them ours.
 
 A file is accepted as it is, packed as ``.xz``, or in a ``.zip``; what may be passed on can be downloaded.
 What is not known for certain is left out: of the character files of the Penn Treebank and of the raw
@@ -8,6 +8,7 @@ WikiText-2 only the numbers of lines are.
 import hashlib
 import lzma
 import tempfile
+import tomllib
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,6 @@ from rlstm_model.files import replace_file
 from rlstm_training.corpora import ENVIRONMENT, CorpusError, Split, read_file
 
 WHOLE = slice(None)
-MILLION = 1_000_000
 _CHUNK = 2**20
 
 
@@ -62,6 +62,7 @@ class PublishedCorpus:
     obtain    where a user finds the files
     address   of a zip archive that holds the one file, where it may be downloaded
     spaced    its texts are characters between spaces
+    cited     Transformers on it: name, perplexity of words or bits per character or byte on test, source
     """
 
     name: str
@@ -71,6 +72,7 @@ class PublishedCorpus:
     obtain: str
     address: str | None = None
     spaced: bool = False
+    cited: Sequence[Sequence[Any]] = ()
 
     def find(self, file: PublishedFile, folder: Path) -> Path | None:
         """Where ``file`` lies in a corpora folder, if it does."""
@@ -171,136 +173,22 @@ def _member(packed: IO[bytes], address: str, name: str, size: int | None) -> byt
         raise CorpusError(f"{address}: is no whole zip archive ({error})") from error
 
 
-# The usual split of 100 million bytes: 90, 5 and 5 million, in this order.
-_NINETY_FIVE_FIVE: Mapping[Split, slice] = {
-    "train": slice(0, 90 * MILLION),
-    "valid": slice(90 * MILLION, 95 * MILLION),
-    "test": slice(95 * MILLION, 100 * MILLION),
+def _corpus(name: str, files: list[dict[str, Any]], **told: Any) -> PublishedCorpus:
+    for file in files:
+        file["splits"] = {split: slice(*ends) if ends else WHOLE for split, ends in file["splits"].items()}
+    return PublishedCorpus(name=name, files=tuple(PublishedFile(**file) for file in files), **told)
+
+
+PUBLISHED: Mapping[str, PublishedCorpus] = {
+    name: _corpus(name, **table)
+    for name, table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
-
-
-def _file(name: str, split: Split, **known: Any) -> PublishedFile:
-    """A file that is one split."""
-    return PublishedFile(name=name.format(split), splits={split: WHOLE}, **known)
-
-
-_PTB_LICENCE = "LDC licence (LDC99T42): not to be passed on"
-_PTB_OBTAIN = (
-    "The Penn Treebank may not be passed on: members of the LDC have it, and simple-examples.tgz of "
-    "T. Mikolov's RNNLM page holds these files under data/"
-)
-_PTB_LINES: Mapping[Split, int] = {"train": 42_068, "valid": 3_370, "test": 3_761}
-_PTB_WORDS: Mapping[Split, tuple[int, str]] = {
-    "train": (929_589, "f26c4b92c5fdc7b3f8c7cdcb991d8420"),
-    "valid": (73_760, "aa0affc06ff7c36e977d7cd49e3839bf"),
-    "test": (82_430, "8b80168b89c18661a38ef683c0dc3721"),
-}
-_WIKITEXT_2: Mapping[Split, tuple[int, int, str]] = {
-    "train": (10_797_148, 2_088_628, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
-    "valid": (1_121_681, 217_646, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
-    "test": (1_256_449, 245_569, "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
-}
-_WIKIPEDIA_LICENCE = "CC BY-SA 3.0 (also GFDL), the Wikipedia contributors"
-_WIKITEXT_LICENCE = "CC BY-SA 3.0, the Wikipedia contributors"
-_WIKITEXT_OBTAIN = "It is the archive {} of Merity et al. 2016 (arXiv:1609.07843)"
-
-_TABLE = (
-    PublishedCorpus(
-        name="ptb-words",
-        about="Penn Treebank by words, as preprocessed by Mikolov: 10,000 types, <eos> among them",
-        licence=_PTB_LICENCE,
-        files=tuple(
-            _file("ptb.{}.txt", split, lines=_PTB_LINES[split], tokens=tokens, checksums={"md5": md5})
-            for split, (tokens, md5) in _PTB_WORDS.items()
-        ),
-        obtain=_PTB_OBTAIN,
-    ),
-    PublishedCorpus(
-        name="ptb-characters",
-        about="The same by characters: 50 symbols, the line end among them",
-        licence=_PTB_LICENCE,
-        files=tuple(_file("ptb.char.{}.txt", split, lines=lines) for split, lines in _PTB_LINES.items()),
-        obtain=_PTB_OBTAIN,
-        spaced=True,
-    ),
-    PublishedCorpus(
-        name="wikitext-2",
-        about="WikiText-2 by words: 33,278 types, <eos> among them",
-        licence=_WIKITEXT_LICENCE,
-        files=tuple(
-            _file("wiki.{}.tokens", split, size=size, tokens=tokens, checksums={"sha256": sha256})
-            for split, (size, tokens, sha256) in _WIKITEXT_2.items()
-        ),
-        obtain=_WIKITEXT_OBTAIN.format("wikitext-2-v1.zip"),
-    ),
-    PublishedCorpus(
-        name="wikitext-2-raw",
-        about="WikiText-2 before rare words became <unk>",
-        licence=_WIKITEXT_LICENCE,
-        files=(
-            _file("wiki.{}.raw", "train", lines=36_718),
-            _file("wiki.{}.raw", "valid", lines=3_760),
-            _file("wiki.{}.raw", "test", lines=4_358),
-        ),
-        obtain=_WIKITEXT_OBTAIN.format("wikitext-2-raw-v1.zip"),
-    ),
-    PublishedCorpus(
-        name="enwik8",
-        about="100 million bytes of Wikipedia's XML of 2006, split 90/5/5",
-        licence=_WIKIPEDIA_LICENCE,
-        files=(
-            PublishedFile(
-                name="enwik8",
-                splits=_NINETY_FIVE_FIVE,
-                size=100 * MILLION,
-                checksums={
-                    "md5": "a1fa5ffddb56f4953e226637dabbb36a",
-                    "sha1": "57b8363b814821dc9d47aa4d41f58733519076b2",
-                },
-            ),
-        ),
-        obtain="Get enwik8.zip of mattmahoney.net/dc/textdata.html",
-        address="http://mattmahoney.net/dc/enwik8.zip",
-    ),
-    PublishedCorpus(
-        name="text8",
-        about="100 million letters and spaces made from the same, split 90/5/5",
-        licence=_WIKIPEDIA_LICENCE,
-        files=(
-            PublishedFile(
-                name="text8",
-                splits=_NINETY_FIVE_FIVE,
-                size=100 * MILLION,
-                checksums={"md5": "3bea1919949baf155f99411df5fada7e"},
-            ),
-        ),
-        obtain="Get text8.zip of mattmahoney.net/dc/textdata.html",
-        address="http://mattmahoney.net/dc/text8.zip",
-    ),
-)
-
-PUBLISHED: Mapping[str, PublishedCorpus] = {corpus.name: corpus for corpus in _TABLE}
-
-
-CITED: Mapping[str, Sequence[tuple[str, float, str]]] = {
-    "enwik8": (
-        ("Transformer-XL, 41 M weights", 1.06, "Dai et al. 2019"),
-        ("Transformer-XL, 88 M weights", 1.03, "Dai et al. 2019"),
-        ("Transformer-XL, 277 M weights", 0.99, "Dai et al. 2019"),
-        ("Longformer, 41 M weights", 1.00, "Beltagy et al. 2020"),
-        ("Longformer, 102 M weights", 0.99, "Beltagy et al. 2020"),
-    ),
-    "text8": (
-        ("Transformer-XL, 277 M weights", 1.08, "Dai et al. 2019"),
-        ("Longformer, 41 M weights", 1.10, "Beltagy et al. 2020"),
-    ),
-    "ptb-words": (("Transformer-XL, 24 M weights", 54.5, "Dai et al. 2019"),),
-}
-"""Transformers on the same corpora: perplexity of words, bits per character or byte, on test."""
 
 
 def transformers(corpora: Collection[str]) -> list[dict[str, Any]]:
-    """Rows of `CITED` for these corpora."""
+    """What is cited of these corpora, a row a model."""
     names = ("corpus", "model", "test", "source")
-    rows = [(corpus, *row) for corpus, rows in CITED.items() if corpus in corpora for row in rows]
+    rows = [
+        (corpus.name, *row) for corpus in PUBLISHED.values() if corpus.name in corpora for row in corpus.cited
+    ]
     return [dict(zip(names, row, strict=True)) for row in rows]
