@@ -16,7 +16,6 @@ from rlstm_training.corpora.reading import locate
 from rlstm_training.evaluation.search import Trials
 from rlstm_training.run import RunDirectory, RunError
 
-ADAPTATION_TITLE: Final = "Adaptation"
 _SHARE_ALIKE: Final = "CC-BY-SA-3.0"
 _ENGLISH: Final = {
     *(*PUBLISHED, "dickens", "enwiki6", "enwiki6-text8", "novels", "tinyshakespeare"),
