@@ -11,10 +11,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.client.cli.test_feeds import exported
 
-logs = pytest.importorskip(
-    "opentelemetry.proto.collector.logs.v1.logs_service_pb2", reason="the extra `watch`"
-)
+pytest.importorskip("opentelemetry.proto.collector.logs.v1.logs_service_pb2", reason="the extra `watch`")
 
 PROGRAMS = ("prometheus-alertmanager", "prometheus")
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "rlstm-watch.service"
@@ -83,17 +82,6 @@ def entry(number, message):
     """A line of `journalctl -o json`."""
     told = {"__CURSOR": f"c{number}", "_HOSTNAME": "web1", "_SYSTEMD_UNIT": "ssh.service"}
     return json.dumps(told | {"SYSLOG_IDENTIFIER": "sshd", "MESSAGE": message}) + "\n"
-
-
-def exported(*texts):
-    """A request of a collector."""
-    request = logs.ExportLogsServiceRequest()
-    resource = request.resource_logs.add()
-    resource.resource.attributes.add(key="service.name").value.string_value = "shop"
-    scope = resource.scope_logs.add()
-    for text in texts:
-        scope.log_records.add().body.string_value = text
-    return request.SerializeToString()
 
 
 def start_prometheus(run, folder, watched, port):

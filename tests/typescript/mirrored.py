@@ -4,10 +4,12 @@ import json
 import random
 from dataclasses import replace
 
+import httpx
+
 from rlstm_client import _appends, errors
 from rlstm_client._appends import FRAME_BYTES, Frames
 from rlstm_client._calls import DEFAULT_RETRIES, Call, encode, read_append, still_open
-from rlstm_client._events import EventDecoder
+from rlstm_client._http import EventSource
 from rlstm_client.errors import error_classes
 from rlstm_client.models import to_json
 
@@ -216,11 +218,10 @@ def streams(chance):
     for _ in range(40):
         places = sorted(chance.choices(range(len(data) + 1), k=chance.randrange(12)))
         chunks = [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
-        decoder = EventDecoder()
+        told = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=iter(chunks))
         events = [
             {"event": event.event, "data": event.data, "id": event.id}
-            for chunk in chunks
-            for event in decoder.feed(chunk)
+            for event in EventSource(told).iter_sse()
         ]
         yield {"chunks": [list(chunk) for chunk in chunks], "events": events}
 

