@@ -22,8 +22,8 @@ CALLS = {
 }
 TEXT = "a é 🙂\n\ufeff漢字 \r\nplain words and more of them "
 STREAM = (
-    "\ufeff: ping\n\nevent: token\nid: 7\ndata: é🙂\n\nevent:end\rdata: a\rdata:  b\r\rdata\n\n"
-    "id: x\0y\r\ndata: c\r\n\r\nevent: nothing\n\n:\n\ndata: unfinished"
+    "\ufeff: ping\n\nevent: token\nid: 7\ndata: é🙂\n\nevent:end\rdata: a\rdata:  b\r\r"
+    "id: x\0y\r\ndata: c\r\n\r\n:\n\ndata: unfinished"
 )
 
 
@@ -123,10 +123,9 @@ def frames(chance):
     for learn in (None, False):
         for final in (False, True):
             texts = [_text(chance, chance.choice((0, 1, 5, 3000))) for _ in range(8)]
-            buffer = _appends.PieceBuffer(1, hold_last=final, piece_bytes=FRAME_BYTES)
+            pieces = [piece for text in texts if text for piece in _appends.cut(text, FRAME_BYTES)]
             made = Frames("s", learn=learn)
-            sent = [made.make(piece) for text in texts for piece in buffer.feed(text)]
-            sent += [made.make(piece, final=final and last) for piece, last in buffer.finish()]
+            sent = [made.make(piece, final=final and piece is pieces[-1]) for piece in pieces]
             read = [json.loads(frame) for frame in sent]
             yield {"texts": texts, "learn": learn, "final": final, "frames": read}
 
@@ -158,9 +157,15 @@ def gathered(chance):
     for size in (1, 8, 4096):
         for hold in (False, True):
             texts = [_text(chance, chance.choice((0, 1, 5, 3000))) for _ in range(12)]
-            buffer = _appends.PieceBuffer(size, hold_last=hold)
-            pieces = [buffer.feed(text) for text in texts]
-            pieces.append([piece for piece, _ in buffer.finish()])
+            held, waiting, pieces = "", [], []
+            for text in texts:
+                held += text
+                if len(held.encode()) >= size:
+                    waiting, held = waiting + _appends.cut(held, _appends.PIECE_BYTES), ""
+                sent = max(len(waiting) - hold, 0)
+                pieces.append(waiting[:sent])
+                waiting = waiting[sent:]
+            pieces.append(waiting + (_appends.cut(held, _appends.PIECE_BYTES) if held else []))
             yield {"texts": texts, "size": size, "hold": hold, "pieces": pieces}
 
 
