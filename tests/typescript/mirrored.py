@@ -227,6 +227,7 @@ def streams(chance):
         events = [
             {"event": event.event, "data": event.data, "id": event.id}
             for event in EventSource(told).iter_sse()
+            if event.data  # httpx-sse gives one for a comment too, which has none and is none
         ]
         yield {"chunks": [list(chunk) for chunk in chunks], "events": events}
 
