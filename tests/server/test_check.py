@@ -25,7 +25,7 @@ Usage = namedtuple("Usage", "total used free")
 
 
 @pytest.fixture
-def examine(tiny_checkpoint, tmp_path, monkeypatch):
+def examine(tiny_checkpoint, tmp_path, monkeypatch, restored_logs):
     """Type the command with --json; gives its exit code and what each check found, by name."""
     for name in [name for name in os.environ if name.startswith("RLSTM_")]:
         monkeypatch.delenv(name)
@@ -90,7 +90,6 @@ def test_a_device_that_is_not_there(examine, monkeypatch):
     assert (code, found["device"].said) == (1, "it was not built")
 
 
-@pytest.mark.usefixtures("restored_logs")
 @pytest.mark.parametrize(
     ("name", "named", "words", "variables"),
     [
