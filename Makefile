@@ -1,4 +1,4 @@
-# One word an mutant. Everything is made in .venv; nothing else on the machine is touched.
+# One word, one action. Everything is made in .venv; nothing else on the machine is touched.
 PYTHON ?= python3
 BIN := .venv/bin
 ADD := $(BIN)/pip install --quiet --disable-pip-version-check --editable

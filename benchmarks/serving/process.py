@@ -21,7 +21,7 @@ from rlstm_server.settings import PREFIX
 
 ADDRESS: Final = re.compile(r"http://\S+:\d+")
 PATIENCE_SECONDS: Final = 30.0
-ROUNDS: Final = "rlstm_round_seconds"
+ROUNDS: Final = "rlstm_batch_step_seconds"
 ROWS: Final = "rlstm_batch_size"
 TENANTS: Final = ("crowd", "stranger")
 

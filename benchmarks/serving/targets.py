@@ -101,9 +101,9 @@ class TimedMetrics(Metrics):
         super().__init__()
         self.each: list[float] = []
 
-    def round_finished(self, seconds: float) -> None:
+    def batch_step_finished(self, seconds: float) -> None:
         """Count one more."""
-        super().round_finished(seconds)
+        super().batch_step_finished(seconds)
         self.each.append(seconds)
 
     async def read(self) -> Rounds:

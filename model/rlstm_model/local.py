@@ -30,7 +30,7 @@ from rlstm_model.vocab import Vocab
 class StreamScores:
     """One observed piece of a stream: each token scored by the weights as they were before it.
 
-    ``scores`` are the adapted weights', ``static_logprobs`` those of the weights as loaded, in nats.
+    ``scores`` are those of what adapted, ``static_logprobs`` those of the weights as loaded, in nats.
     """
 
     scores: TokenScores

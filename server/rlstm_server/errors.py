@@ -1,8 +1,8 @@
 """Every error the server can answer with: one tree of classes, which is the one table of them.
 
 An error has one name: `VersionMismatch` is `version_mismatch` in a problem document, under `/v1` and in the
-logs, and `VersionMismatchError` in the clients. A new one is a class with a status here, and its row in the
-clients' tables, which a test compares with `TABLE`.
+logs, and `VersionMismatchError` in the clients. A new one is a class with a status here, and one in each
+client, which a test compares with `TABLE`.
 
 `applied` says whether the change that was asked for took effect: ``no``, ``yes`` or ``unknown``. Where an
 error is made it says what this request did. A request with a key may be the repeat of one that took effect,

@@ -114,9 +114,9 @@ class Metrics:
         """Publish that nobody knows: an old figure would look like a new one."""
         self.store_measured(sessions=math.nan, used=math.nan, most=math.nan, evicted=math.nan)
 
-    def round_finished(self, seconds: float) -> None:
-        """Count one round of the device, of a batch or a few."""
-        self.round_seconds.observe(seconds)
+    def batch_step_finished(self, seconds: float) -> None:
+        """Count one batch step of the device, of a batch or a few."""
+        self.batch_step_seconds.observe(seconds)
 
     def exposition(self) -> tuple[bytes, str]:
         """Write the registry in Prometheus' text form; answer it with its content type."""
@@ -140,8 +140,10 @@ class Metrics:
     def _round_metrics(self) -> None:
         self.jobs = self._gauge("jobs", "Jobs that wait for the device or are on it")
         self.rows_wanted = self._gauge("rows_wanted", "Rows that these jobs ask of the device")
-        self.max_rows = self._gauge("max_rows", "Rows that a round has room for")
-        self.round_seconds = self._histogram("round_seconds", "A round of the device", STEP_SECONDS)
+        self.max_rows = self._gauge("max_rows", "Rows that a batch step has room for")
+        self.batch_step_seconds = self._histogram(
+            "batch_step_seconds", "A batch step of the device", STEP_SECONDS
+        )
         self.batch_rows = self._histogram(
             "batch_size", "Rows of a batch, by what they are for", ROWS, phase=PHASES
         )

@@ -40,6 +40,9 @@ Device = Literal["auto", "cpu", "cuda"]
 Durability = Literal["fsync", "replica", "memory"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+MAX_STATE_BYTES: Final = 16 * 2**20
+"""A state travels in one piece with every commit: a larger one would hold up everybody else."""
+
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 MEMORY_SHARE = 3 / 4
@@ -77,7 +80,7 @@ class Limits(BaseModel):
     state_bytes: int = Field(
         default=2 * 2**20,
         ge=2**17,
-        le=16 * 2**20,
+        le=MAX_STATE_BYTES,
         description="A session's state, which every commit writes whole: each commit of 16 MiB holds up all"
         " others by some 50 ms, and takes so much of the store's log.",
     )
@@ -227,8 +230,8 @@ class Settings(BaseSettings):
         default=256,
         ge=1,
         le=65_536,
-        description="Rows of a round, one for each expert of a session: more of them share each matrix"
-        " product, fewer make a round, which every request waits for, shorter.",
+        description="Rows of a batch step, one for each expert of a session: more of them share each matrix"
+        " product, fewer make a batch step, which every request waits for, shorter.",
     )
     cache_bytes: int = Field(
         default=512 * 2**20,

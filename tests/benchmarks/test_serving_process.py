@@ -27,7 +27,7 @@ def test_it_listens_and_ends(tiny_checkpoint, monkeypatch):
 
 def test_a_server_that_does_not_start_says_why():
     """What it wrote is in the error."""
-    with pytest.raises(NoServer, match="RLSTM_MODEL"), running({"model": "/no/such/model"}):
+    with pytest.raises(NoServer, match="no such checkpoint"), running({"model": "/no/such/model"}):
         pass
 
 
@@ -36,6 +36,6 @@ def test_rounds_are_read_from_metrics():
     metrics = Metrics()
     metrics.batch_finished(0.4, {"score": 3, "update": 4}, {"score": 9, "update": 9})
     metrics.batch_finished(0.1, {"generate": 2}, {"generate": 2})
-    metrics.round_finished(0.5)
-    metrics.round_finished(0.25)
+    metrics.batch_step_finished(0.5)
+    metrics.batch_step_finished(0.25)
     assert rounds_of(metrics.exposition()[0].decode()) == Rounds(2, 9.0, 0.75)

@@ -50,7 +50,7 @@ async def test_without_calibration_a_server_scores_and_does_not_learn(tiny_check
 
 
 async def test_the_engine_is_built_by_the_settings(tiny_checkpoint):
-    """Rows of a round, memory for copies, and places in the queue."""
+    """Rows of a batch step, memory for copies, and places in the queue."""
     settings = Settings(
         model=str(tiny_checkpoint), rows=24, cache_bytes=1_000_000, limits={"queued_jobs": 77}
     )

@@ -37,9 +37,9 @@ def test_a_batch_is_counted_by_what_its_rows_were_for():
     metrics = Metrics()
     metrics.batch_finished(0.02, {"score": 3, "update": 0}, {"score": 60, "update": 0})
     metrics.batch_finished(0.05, {"generate": 1, "update": 8}, {"generate": 1, "update": 160})
-    metrics.round_finished(0.07)
-    assert value(metrics, "rlstm_round_seconds_count") == 1
-    assert value(metrics, "rlstm_round_seconds_sum") == 0.07
+    metrics.batch_step_finished(0.07)
+    assert value(metrics, "rlstm_batch_step_seconds_count") == 1
+    assert value(metrics, "rlstm_batch_step_seconds_sum") == 0.07
     assert value(metrics, "rlstm_adapt_update_seconds_sum") == 0.05
     assert value(metrics, "rlstm_adapt_update_seconds_count") == 1
     assert [value(metrics, "rlstm_batch_size_sum", phase=phase) for phase in PHASES] == [3, 1, 8]

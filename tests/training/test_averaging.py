@@ -117,7 +117,7 @@ def test_oracle_e_two_tails_are_those_of_the_algorithm(losses, every, iterates, 
             raise AssertionError("asked for the loss of weights that are no mean of the algorithm")
 
         before = [weight.clone() for weight in weights]
-        found = average.evaluate(loss, weights, step)
+        found = average.evaluate(loss, weights)
         assert (found.raw, found.short, found.long) == (raw, short, long)
         assert (found.short_length, found.long_length) == lengths
         assert lengths[0] <= lengths[1]
@@ -145,7 +145,7 @@ class _Scripted:
             self.x.fill_(self.step)
             self.average.update([self.x], self.step)
         answers = iter((raw, short, long))
-        return self.average.evaluate(lambda _: next(answers), [self.x], self.step)
+        return self.average.evaluate(lambda _: next(answers), [self.x])
 
     @property
     def lengths(self):
@@ -177,9 +177,9 @@ def test_an_average_restored_from_before_forgets_what_was_no_number(kind):
     average.update([torch.full((2,), math.nan)], 1)
     average.restore(tensors, header)
     average.update([torch.ones(2)], 2)
-    average.evaluate(lambda _: 1.0, [x], 2)
+    average.evaluate(lambda _: 1.0, [x])
     if kind == "two_tailed":
-        average.evaluate(lambda _: 0.5, [x], 2)
+        average.evaluate(lambda _: 0.5, [x])
     for mean in average.tensors().values():
         assert mean[0].isfinite().all()
 
@@ -194,7 +194,7 @@ def _tail(losses, **config):
         average.update([x], step)
         if step % 2 == 0:
             raw = losses[step // 2 - 1]
-            found.append(average.evaluate(lambda w, raw=raw: raw if w[0] is x else 7.0, [x], step))
+            found.append(average.evaluate(lambda w, raw=raw: raw if w[0] is x else 7.0, [x]))
     return found, average
 
 
@@ -220,7 +220,7 @@ def test_without_an_average_the_raw_weights_count():
     average = make_average(Averaging(), [x])
     average.update([x], 1)
     asked = []
-    found = average.evaluate(lambda weights: asked.append(weights) or 2.5, [x], 1)
+    found = average.evaluate(lambda weights: asked.append(weights) or 2.5, [x])
     assert (found.reported, found.loss, found.length) == ("raw", 2.5, 1)
     assert len(asked) == 1
     assert (average.tensors(), average.header()) == ({}, {})

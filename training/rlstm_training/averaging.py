@@ -103,8 +103,8 @@ class WeightAverage:
     def update(self, weights: Weights, step: int) -> None:
         """Take in the weights after optimiser step ``step`` (the first is 1)."""
 
-    def evaluate(self, loss: Loss, weights: Weights, step: int) -> Evaluated:
-        """Evaluate the raw ``weights`` and the averages after ``step``, and decide how to go on."""
+    def evaluate(self, loss: Loss, weights: Weights) -> Evaluated:
+        """Evaluate the raw ``weights`` and the averages, and decide how to go on."""
         raw = loss(weights)
         return Evaluated(reported="raw", loss=raw, length=1, raw=raw)
 
@@ -155,7 +155,7 @@ class TailAverage(WeightAverage):
         if self._noted["started"] and step % self._config.every == 0:
             self._means["long"].take(weights)
 
-    def evaluate(self, loss: Loss, weights: Weights, step: int) -> Evaluated:
+    def evaluate(self, loss: Loss, weights: Weights) -> Evaluated:
         """See :class:`WeightAverage`. Once it has begun, the average is what is reported."""
         mean = self._means["long"]
         raw, long, length = loss(weights), mean.evaluated(loss), mean.length
@@ -186,7 +186,7 @@ class TwoTailedAverage(WeightAverage):
             for mean in self._means.values():
                 mean.take(weights)
 
-    def evaluate(self, loss: Loss, weights: Weights, step: int) -> Evaluated:
+    def evaluate(self, loss: Loss, weights: Weights) -> Evaluated:
         """See :class:`WeightAverage`."""
         raw, short = loss(weights), self._means["short"].evaluated(loss)
         lengths = {f"{name}_length": mean.length for name, mean in self._means.items()}

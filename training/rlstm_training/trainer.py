@@ -100,7 +100,7 @@ class Trainer:
             seen[mean] = nats
             return mean
 
-        found = self.average.evaluate(mean_loss, self.parameters, self.step)
+        found = self.average.evaluate(mean_loss, self.parameters)
         nats = seen.get(found.loss, [found.loss] * len(counts))
         bits = [n / math.log(2) for n in nats]
         return found, dict(zip(self.texts.valid, bits, strict=True))

@@ -37,8 +37,9 @@ class Backend(Protocol):
         """What fast weights are kept in between segments."""
 
     def read(self, rows: Sequence[Row]) -> list[Window]:
-        """Read a window in each row, and learn where there are targets: all of these of one length.
+        """Read a window in each row, then learn where there are targets: all of these of one length.
 
+        Every log-probability is that of the weights before the step.
         A row without targets may be longer or shorter.
         """
 

@@ -254,7 +254,6 @@ class Mixed(NamedTuple):
     """What a mixture made of T tokens; see :mod:`rlstm_model.adaptation.mixture` for the arithmetic.
 
     logprobs_T        of the targets, float64
-    own_TK            of each expert's
     ranks_T           1 is the most probable token; ties go to the lower id. None where they were not wanted
     entropies_T       of the distributions, in nats; None likewise
     log_probs_TV      the mixture's distributions; None likewise
@@ -264,7 +263,6 @@ class Mixed(NamedTuple):
     """
 
     logprobs_T: NDArray[np.float64]
-    own_TK: Floats
     ranks_T: NDArray[np.int32] | None
     entropies_T: Floats | None
     log_probs_TV: Floats | None
@@ -324,6 +322,4 @@ def mix(
     if read < 0:
         raise ValueError("targets must be of the vocabulary, and experts 64 at most")
     distributions = None if mixed is None else mixed[:, :vocabulary]
-    return Mixed(
-        logprobs, own, ranks, entropies, distributions, weights, count.value, broken.astype(bool), read
-    )
+    return Mixed(logprobs, ranks, entropies, distributions, weights, count.value, broken.astype(bool), read)

@@ -140,11 +140,6 @@ class ServedModel:
         return space_ids(self.vocab)
 
     @property
-    def reproducible(self) -> bool:
-        """Whether the same numerics always give the same bits; a GPU takes some sums in any order."""
-        return self.device == "cpu"
-
-    @property
     def identity(self) -> EngineIdentity:
         """What the numbers depend on."""
         return EngineIdentity(

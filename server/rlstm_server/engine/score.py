@@ -50,7 +50,7 @@ from rlstm_server.schemas.text import (
 from rlstm_server.settings import Limits
 
 ROWS_OF_REQUEST: Final = 64
-"""Rows that one request takes of a round at most: it may have as many texts as a round has rows."""
+"""Rows that one request takes of a batch step at most: it may have as many texts as a batch step has rows."""
 
 
 @dataclass(frozen=True, kw_only=True)

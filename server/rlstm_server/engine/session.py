@@ -4,7 +4,7 @@ A change, step by step: the copy at hand is taken without asking the store (the 
 change is computed on a staged state, and committed, whole, with its operation id. Committed: the staged state
 becomes the copy. Replayed: the stored answer is given, the staged state dropped. Stale: the session is loaded
 and the work done again. A client that leaves cancels the work, but never a commit that is on its
-way, which is sent again, under the same operation id, until its outcome is known.
+way, which is sent again, under the same operation id, three times in all.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ from rlstm_server.errors import (
 )
 from rlstm_server.schemas.sessions import ExportedSession, NoteAnswer, SessionInfo, SessionPage
 from rlstm_server.schemas.text import Timings
+from rlstm_server.settings import Durability
 from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
     Committed,
-    Durability,
     Mismatch,
     Moved,
     Replayed,
@@ -55,7 +55,7 @@ from rlstm_server.store.base import (
 REDOS: Final = 3
 TRIES: Final = 3
 
-FAULTS: Final = {"checksum": "checksum", "nonfinite": "not finite", "missing": "no state"}
+FAULTS: Final = {"checksum": "checksum", "nonfinite": "not finite"}
 """What is wrong with a state that cannot be used, by words of the message; anything else is its schema."""
 
 Answer = TypeVar("Answer")
@@ -137,6 +137,7 @@ class Sessions(SessionQueues):
             if made is not None and made.position == head.position:
                 return made
             if not head.state:
+                self.metrics.restore_failures.labels("missing").inc()
                 raise StateCorrupt("the session has no state in the store")
             state = await self.open(key, head.version, head.state)
             copy = SessionCopy(key=key, position=head.position, state=state, facts=session_facts(head))
@@ -198,7 +199,7 @@ class Sessions(SessionQueues):
             details=staged.details,
         )
         began = time.perf_counter()
-        outcome = await task.commit(commit_until_known(commit, self.store, self.cache))
+        outcome = await task.commit(commit_with_retries(commit, self.store, self.cache))
         store = time.perf_counter() - began
         task.timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds, store=store)
         match outcome:
@@ -326,7 +327,7 @@ async def settled(error: ServerError, recall: Callable[[], Awaitable[Known | Non
     return known
 
 
-async def commit_until_known(commit: Commit, store: SessionStore, cache: SessionCache) -> CommitOutcome:
+async def commit_with_retries(commit: Commit, store: SessionStore, cache: SessionCache) -> CommitOutcome:
     """Commit; where the store leaves open whether that happened, ask again with the same operation id.
 
     A session of which more is known than its copy says leaves the cache.

@@ -5,9 +5,9 @@
 
 The JSON says whose state it is (model, calibration, session, version) and holds the kind and number of the
 fast weights, the counters and pending tokens of the dynamic evaluator, the watch over it, the sums over the
-session's life, and the place in its text. A state that was stored and opened again gives the same scores, bit
-for bit. The checksum is BLAKE2b-256 of all that follows it. Tensors take no more than the file has, and are
-compared with the model's before anything is computed with them.
+session's life, the place in its text, and the note. A state that was stored and opened again gives the same
+scores, bit for bit. The checksum is BLAKE2b-256 of all that follows it. Tensors take no more than the file
+has, and are compared with the model's before anything is computed with them.
 
 Copies of sessions in memory are an LRU by bytes. Nothing lives only there, so dropping a copy is free.
 """
@@ -297,7 +297,7 @@ class SessionCopy:
 
 @dataclass(eq=False)
 class SessionCache:
-    """The newest copies that fit into `max_bytes` of the memory `tier`. Each says whose it is, and where."""
+    """The copies used last that fit into `max_bytes` of the memory `tier`. Each says whose it is."""
 
     max_bytes: int
     metrics: Metrics

@@ -356,7 +356,7 @@ class Worker:
             seconds += self._run_jobs_batch(going)
             going = [request for request in going if request.items and request.short]
         if seconds:
-            self.metrics.round_finished(seconds)
+            self.metrics.batch_step_finished(seconds)
         self._put_back(step)
 
     def _run_jobs_batch(self, jobs: Sequence[Request[Any]]) -> float:

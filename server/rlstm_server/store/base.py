@@ -26,15 +26,12 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 from rlstm_server.errors import InvalidField
-
-Durability = Literal["fsync", "replica", "memory"]
+from rlstm_server.settings import Durability
 
 CHAIN_BYTES: Final = 32
-MAX_STATE_BYTES: Final = 16 << 20
-"""A state travels in one piece with every commit: a larger one would hold up everybody else."""
 MAX_SUMMARY_BYTES: Final = 4_096
 
 _PLAIN: Final = re.compile(r"[a-z0-9]{1,64}")

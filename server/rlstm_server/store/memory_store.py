@@ -20,6 +20,7 @@ from rlstm_server.errors import (
     StoreFull,
     TooLarge,
 )
+from rlstm_server.settings import Durability
 from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
@@ -28,7 +29,6 @@ from rlstm_server.store.base import (
     Creation,
     CreationOutcome,
     CreationReplayed,
-    Durability,
     Head,
     Limits,
     Listed,

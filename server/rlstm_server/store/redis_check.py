@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from redis.exceptions import NoPermissionError
 
 from rlstm_server.errors import InternalError, ServerError, StartupError
-from rlstm_server.store.base import Durability
+from rlstm_server.settings import Durability
 from rlstm_server.store.redis_client import LIBRARY, RedisLink
 
 MIN_VERSION: Final = (7, 0)

@@ -21,6 +21,7 @@ from rlstm_server.errors import (
     TooLarge,
 )
 from rlstm_server.logs import LOGGER
+from rlstm_server.settings import Durability
 from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
@@ -28,7 +29,6 @@ from rlstm_server.store.base import (
     Creation,
     CreationOutcome,
     CreationReplayed,
-    Durability,
     Head,
     Limits,
     Listed,

@@ -1,4 +1,4 @@
-"""What becomes of a session does not depend, to the last bit, on who shares its rounds."""
+"""What becomes of a session does not depend, to the last bit, on who shares its batch steps."""
 
 import hashlib
 import random

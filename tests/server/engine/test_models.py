@@ -118,7 +118,7 @@ async def everything(tools, engine, model):
 
 @pytest.mark.parametrize("beside", ["other", "worded"])
 async def test_each_gets_what_it_would_get_alone(tools, first, request, beside):
-    """To the bit, though all of it is computed in the same rounds."""
+    """To the bit, though all of it is computed in the same batch steps."""
     both = (first, request.getfixturevalue(beside))
     lonely = []
     for served in both:

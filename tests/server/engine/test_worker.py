@@ -149,7 +149,7 @@ async def test_steps_are_measured(tools, reader):
         await at_once(worker, [partial(reading, reader, n) for n in (3, 1, 2)], tools.caller())
         await at_once(worker, [partial(reading, reader, 1)] * 3, tools.caller())
     for name, phase, count in [
-        ("round_seconds_count", {}, 4),
+        ("batch_step_seconds_count", {}, 4),
         ("batch_size_sum", {"phase": "score"}, 9),
         ("batch_tokens_sum", {"phase": "score"}, 9),
         ("batch_size_sum", {"phase": "update"}, 0),

@@ -14,7 +14,8 @@ from rlstm_server.engine.models import Models
 from rlstm_server.engine.state import SessionState, States
 from rlstm_server.engine.stream import Chunk
 from rlstm_server.schemas.sessions import AppendRequest
-from rlstm_server.store.base import MAX_STATE_BYTES, Commit, SessionKey
+from rlstm_server.settings import MAX_STATE_BYTES
+from rlstm_server.store.base import Commit, SessionKey
 from simulated.device import VOCAB, fold_of, served
 from simulated.fold import Fold
 from simulated.storage import Applied

@@ -64,7 +64,7 @@ def acknowledged_before_commit() -> AbstractContextManager[None]:
 
         return soon
 
-    return _patched(session, "commit_until_known", wrong)
+    return _patched(session, "commit_with_retries", wrong)
 
 
 def _look_away(task: "asyncio.Task[Any]") -> None:
@@ -97,7 +97,7 @@ def resent_under_a_fresh_id() -> AbstractContextManager[None]:
 
         return send
 
-    return _patched(session, "commit_until_known", wrong)
+    return _patched(session, "commit_with_retries", wrong)
 
 
 @contextmanager
@@ -120,7 +120,7 @@ def swapped_before_commit() -> Iterator[None]:
 
         return early
 
-    with _patched(session, "serialize", noting), _patched(session, "commit_until_known", wrong):
+    with _patched(session, "serialize", noting), _patched(session, "commit_with_retries", wrong):
         yield
 
 

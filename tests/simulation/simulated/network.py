@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from rlstm_server.errors import DurabilityNotReached, OutcomeUnknown, ServerError, StoreUnavailable
-from rlstm_server.store.base import Durability, Mismatch, Moved, Stale
+from rlstm_server.settings import Durability
+from rlstm_server.store.base import Mismatch, Moved, Stale
 from simulated.loop import HOST, Host, SimulatedLoop, on
 from simulated.storage import Storage
 from simulated.told import ATTEMPT, Attempt

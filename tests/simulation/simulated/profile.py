@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rlstm_server import settings
-from rlstm_server.store.base import Durability, Limits
+from rlstm_server.settings import Durability
+from rlstm_server.store.base import Limits
 
 Aim = tuple[str, str, int, int]
 """A crash or pause so many steps after the n-th call of this kind has reached this phase."""

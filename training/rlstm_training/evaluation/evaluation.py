@@ -247,7 +247,7 @@ class _Sums:
 def striped_loss(model: LanguageModel, ids: Ids, *, stripes: int = 16, window: int = 200) -> float:
     """Mean nats a token of ``ids`` read as parallel stripes: quick, but each stripe starts cold.
 
-    For validation during training; published numbers come from :func:`static_loss`. A short text has
+    For validation during training; published numbers come from :func:`read_static`. A short text has
     fewer stripes, of a window each. Raises ValueError for a text of one token, which predicts nothing.
     """
     stripes = max(1, min(stripes, (len(ids) - 1) // window))
