@@ -18,7 +18,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 Outcome = Literal["ok", "client_error", "server_error", "cancelled", "rejected"]
 Phase = Literal["score", "generate", "update"]
-Memory = Literal["device", "host"]
+Tier = Literal["device", "host"]
 MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
 
 OTHER = "unknown"
@@ -31,7 +31,7 @@ UPDATE_OUTCOMES = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen", 
 BUILD = ("version", "model", "model_fingerprint", "dtype", "device")
 ENDINGS = ("closed", "idle_ttl")
 PARTS = ("static", "weights", "memory", "adapted")
-MEMORIES: tuple[Memory, ...] = ("device", "host")
+TIERS: tuple[Tier, ...] = ("device", "host")
 STORE_OPERATIONS = (
     "create",
     "load",
@@ -169,13 +169,11 @@ class Metrics:
         self.sessions = self._gauge(
             "sessions",
             "Sessions by residency: copies in this server's memory, and all that the store has",
-            tier=(*MEMORIES, "store"),
+            tier=(*TIERS, "store"),
         )
         self.sessions_created = self._counter("sessions_created", "Sessions created")
         self.sessions_ended = self._counter("sessions_ended", "Sessions ended", reason=ENDINGS)
-        self.evictions = self._counter(
-            "session_evictions", "Cached copies dropped to make room", tier=MEMORIES
-        )
+        self.evictions = self._counter("session_evictions", "Cached copies dropped to make room", tier=TIERS)
         self.state_bytes = self._histogram(
             "session_state_bytes", "State of a session at a commit", STATE_BYTES
         )

@@ -183,7 +183,7 @@ def reset(state: SessionState, scope: ResetScope) -> SessionState:
         state,
         adapted=state.evaluator.reset(state.adapted, fast_weights=fast_weights, recurrent=recurrent),
         place=_past_unread(state.place) if recurrent else state.place,
-        watch=LossGuard() if fast_weights else state.watch,
+        loss_guard=LossGuard() if fast_weights else state.loss_guard,
     ).measured()
 
 

@@ -30,7 +30,7 @@ from rlstm_server.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from rlstm_server.metrics import STORE_OPERATIONS, Memory, Metrics
+from rlstm_server.metrics import STORE_OPERATIONS, Metrics, Tier
 from rlstm_server.settings import Limits
 from rlstm_server.store.base import SessionStore
 
@@ -70,7 +70,7 @@ class Engine:
         self.worker = Worker(metrics, self.limits.queued_jobs, rows, limits=self.limits)
         self._metrics = metrics
         self._store = metered(store, metrics)
-        tier: Memory = "host" if models.device == "cpu" else "device"
+        tier: Tier = "host" if models.device == "cpu" else "device"
         cache = SessionCache(cache_bytes, metrics, tier)
         self.sessions = Sessions(
             store=self._store,

@@ -41,7 +41,7 @@ UPDATE_OUTCOMES = {
 }
 """The guards that are no step, by the name they are counted under; "projected" is a step.
 
-The evaluator's own are counted once a row, those of the watch over a single expert once a segment.
+The evaluator's own are counted once a row, those of a single expert's loss guard once a segment.
 """
 
 
@@ -238,7 +238,7 @@ async def read_piece(
 
     Raises StateCorrupt when the session's state cannot be used; the state that was given stays as it is.
     """
-    evaluator, adapted, watch, done = state.evaluator, state.adapted, state.watch, 0
+    evaluator, adapted, guard, done = state.evaluator, state.adapted, state.loss_guard, 0
     updates, row_steps, guards = 0, 0, Counter[str]()
     scores: list[TokenScores] = []
     static: list[float] = []
@@ -247,10 +247,10 @@ async def read_piece(
         while done < len(piece.ids):
             ids = piece.ids[done : done + evaluator.room(adapted)]
             begin = state.served.spaces if spaces else None
-            chunk = evaluator.chunk(adapted, ids, learn=learn and watch.learns, top=top, spaces=begin)
+            chunk = evaluator.chunk(adapted, ids, learn=learn and guard.learns, top=top, spaces=begin)
             part = await compute(chunk)
             if part.state.expert_config.guarded:
-                part, watch = _watched(evaluator, watch, part, learn=learn)
+                part, guard = _guarded(evaluator, guard, part, learn=learn)
             adapted, done = part.state, done + len(chunk.ids)
             updates += part.updates
             rows = len(adapted.expert_config.rates) - part.guards.count("step_skipped")
@@ -271,7 +271,7 @@ async def read_piece(
     sums = state.totals if own else _add(state.totals, totals)
     sums = replace(sums, updates=sums.updates + updates, guards=sums.guards + guards.total())
     return Reading(
-        state=replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch),
+        state=replace(state, adapted=adapted, totals=sums, place=piece.after, loss_guard=guard),
         columns=columns,
         totals=totals,
         updates=updates,
@@ -283,13 +283,13 @@ async def read_piece(
     )
 
 
-def _watched(
-    evaluator: DynamicEvaluator, watch: LossGuard, part: ObservedChunk, *, learn: bool
+def _guarded(
+    evaluator: DynamicEvaluator, guard: LossGuard, part: ObservedChunk, *, learn: bool
 ) -> tuple[ObservedChunk, LossGuard]:
-    """A part under the watch over a single expert, beside which the frozen baseline reads."""
+    """A part under the loss guard of a single expert, beside which the frozen baseline reads."""
     static = () if part.static_logprobs is None else part.static_logprobs.tolist()
     ends = part.state.position % evaluator.segment == 0
-    seen = watch.after(part.scores.logprobs.tolist(), static, ends=ends)
+    seen = guard.after(part.scores.logprobs.tolist(), static, ends=ends)
     if seen.lost:
         state = evaluator.reset(part.state, fast_weights=True, recurrent=False)
         part = replace(part, state=state, guards=(*part.guards, "reset"))

@@ -4,7 +4,7 @@
     stored state  magic (8) | checksum (32) | the same
 
 The JSON says whose state it is (model, calibration, session, version) and holds the kind and number of the
-fast weights, the counters and pending tokens of the dynamic evaluator, the watch over it, the sums over the
+fast weights, the counters and pending tokens of the dynamic evaluator, its loss guard, the sums over the
 session's life, the place in its text, and the note. A state that was stored and opened again gives the same
 scores, bit for bit. The checksum is BLAKE2b-256 of all that follows it. Tensors take no more than the file
 has, and are compared with the model's before anything is computed with them.
@@ -30,7 +30,7 @@ from rlstm_model.adaptation.state import AdaptedState, NonFiniteState, StateMism
 from rlstm_model.vocab import InvalidToken
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.errors import InvalidField, StateCorrupt, TooLarge
-from rlstm_server.metrics import Memory, Metrics
+from rlstm_server.metrics import Metrics, Tier
 from rlstm_server.schemas.sessions import Ancestor, SessionTotals
 from rlstm_server.schemas.text import AdaptationChoice
 from rlstm_server.store.base import Position, SessionKey
@@ -78,7 +78,7 @@ class SessionState:
     served      the model that it is of
     evaluator   what its fast weights belong to
     choice      how it learns, from its creation to its end
-    watch       over a single expert that learns beside the frozen baseline; of no meaning for others
+    loss_guard  of a single expert that learns beside the frozen baseline; of no meaning for others
     norm_ratio  of the fast weights to the slow ones, when the state was last committed
     note        what the client keeps beside it
     """
@@ -89,7 +89,7 @@ class SessionState:
     choice: AdaptationChoice
     totals: SessionTotals
     place: Place = START
-    watch: LossGuard = field(default_factory=LossGuard)
+    loss_guard: LossGuard = field(default_factory=LossGuard)
     norm_ratio: float = 0.0
     note: str = ""
 
@@ -140,7 +140,7 @@ class Header(BaseModel):
     kind: _Word
     num_fast_weights: _Count
     adapted: dict[str, Any]
-    watch: LossGuard
+    loss_guard: LossGuard
     norm_ratio: float
     totals: SessionTotals
     place: Place
@@ -201,7 +201,7 @@ def write(state: SessionState, **about: Any) -> bytes:
         "kind": state.choice.kind,
         "num_fast_weights": state.choice.num_fast_weights,
         "adapted": state.adapted.header(),
-        "watch": asdict(state.watch),
+        "loss_guard": asdict(state.loss_guard),
         "norm_ratio": state.norm_ratio,
         "totals": asdict(state.totals),
         "place": asdict(state.place),
@@ -240,7 +240,7 @@ def read(data: bytes, models: Models) -> tuple[Header, SessionState]:
         choice=choice,
         totals=header.totals,
         place=header.place,
-        watch=header.watch,
+        loss_guard=header.loss_guard,
         norm_ratio=header.norm_ratio,
         note=header.note,
     )
@@ -259,7 +259,7 @@ def _header(data: bytes) -> Header:
         header = Header.model_validate_json(json.loads(data[_LENGTH_BYTES:start])[_METADATA][_OWN])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise Unreadable("its header cannot be read") from None
-    for part in (header.totals, header.watch, header.place):
+    for part in (header.totals, header.loss_guard, header.place):
         for number in vars(part).values():
             if isinstance(number, int) and not 0 <= number < 1 << 63:
                 raise Unreadable("it has a count that is none")
@@ -301,7 +301,7 @@ class SessionCache:
 
     max_bytes: int
     metrics: Metrics
-    tier: Memory = "host"
+    tier: Tier = "host"
     _copies: "OrderedDict[SessionKey, SessionCopy]" = field(default_factory=OrderedDict)
     _bytes: int = 0
 

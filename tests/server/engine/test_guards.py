@@ -20,7 +20,7 @@ HOSTILE = "".join(chr(33 + number % 90) * 5 for number in range(80))
 """Each segment says what the next one is not."""
 
 ALONE = AdaptationRequest(experts=1)
-"""One expert beside the static row: the watch is over it."""
+"""One expert beside the static row: its loss is guarded."""
 
 
 @pytest.fixture

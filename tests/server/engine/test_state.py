@@ -155,7 +155,7 @@ def test_a_file_holds_the_whole_session(copy, data, imported):
     assert state.adapted.header() == copy.state.adapted.header()
     theirs = state.adapted.arrays()
     assert all(np.array_equal(theirs[name], array) for name, array in copy.state.adapted.arrays().items())
-    for name in ("choice", "totals", "place", "watch"):
+    for name in ("choice", "totals", "place", "loss_guard"):
         assert getattr(state, name) == getattr(copy.state, name), name
     assert header.metadata == copy.facts.metadata
     assert (header.session, header.version, header.learning) == ("a1", 0, True)

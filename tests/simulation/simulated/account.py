@@ -141,5 +141,5 @@ class Account:
 
 def is_state(state: SessionState, fold: Fold) -> bool:
     """Whether a state is a fold, to the last value."""
-    watched = fold.watch is None or state.watch == fold.watch
+    watched = fold.watch is None or state.loss_guard == fold.watch
     return watched and fold_of(state.adapted) == replace(fold, watch=None)
