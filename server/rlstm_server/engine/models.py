@@ -37,7 +37,7 @@ class ServedModel:
     """A model with its vocabulary, and its calibration where it has one.
 
     Made before the device thread starts; from then on only that thread may compute with it.
-    ``reader`` reads with the weights as loaded, from before any text.
+    ``reader`` reads with the weights as loaded, from before any text; ``numerics`` is what decides the bits.
     """
 
     name: str
@@ -48,13 +48,14 @@ class ServedModel:
     card: str = ""
     device: Device = "cpu"
     reader: Reader = field(init=False)
+    numerics: str = field(init=False)
     _evaluators: Mapping[AdaptationConfig, DynamicEvaluator] = field(init=False)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, name: str | None = None, device: Device = "cpu") -> "ServedModel":
         """What a checkpoint holds, by its own name or another.
 
-        Raises CalibrationError for a damaged calibration, or another model's.
+        Raises CalibrationError for a damaged calibration, or another model's; NativeUnavailable.
         """
         file = checkpoint.adaptation_file
         return cls(
@@ -78,6 +79,7 @@ class ServedModel:
                 )
         object.__setattr__(self, "_evaluators", evaluators)
         object.__setattr__(self, "reader", reader_of(self._backend(None), self.vocab.bos_id))
+        object.__setattr__(self, "numerics", numerics_id(self.device))
 
     def _backend(self, calibration: Calibration | None) -> Backend:
         if self.device == "cpu":
@@ -128,11 +130,6 @@ class ServedModel:
     def adaptation_fingerprint(self) -> str | None:
         """Of the calibration; None without one."""
         return None if self.calibrated is None else self.calibrated.fingerprint
-
-    @cached_property
-    def numerics(self) -> str:
-        """What decides the bits."""
-        return numerics_id(self.device)
 
     @cached_property
     def spaces(self) -> NDArray[np.intp]:
