@@ -21,8 +21,8 @@ def pair(request, tmp_path_factory):
 
 
 async def connected(pair):
-    """Give a store that waits for the replica, and not for long."""
-    made = RedisStore(pair[0].url, durability="replica", replica_s=0.15)
+    """Give a store that waits for the replica, half a second."""
+    made = RedisStore(pair[0].url, durability="replica", replica_s=0.5)
     await made.check()
     return made
 
