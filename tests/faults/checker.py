@@ -239,12 +239,12 @@ class _Judging:
         }
         if told.parent is None:
             return await Again.begin(self.fresh, told.creation["adaptation"], wanted)
-        parent, version = told.parent
+        parent, version, learning = told.parent
         theirs = self._applied(parent)
         before = await self._begin_again(parent, theirs)
         for operation in theirs[:version]:
             await before.do(parent, operation)
-        return await before.fork(wanted)
+        return await before.fork(wanted, learning=learning)
 
 
 class Again:
@@ -261,9 +261,10 @@ class Again:
         made = await _post(client, "/sessions", {"adaptation": adaptation})
         return await cls(client, made["id"], wanted)._arrived(0)
 
-    async def fork(self, wanted):
+    async def fork(self, wanted, *, learning):
         """Begin where this one stands."""
         made = await _post(self._client, f"/sessions/{self.session}/fork", {})
+        await _post(self._client, f"/sessions/{made['id']}", {"learning": learning}, method="PATCH")
         return await Again(self._client, made["id"], wanted)._arrived(0)
 
     async def do(self, told, operation):

@@ -36,7 +36,8 @@ class Read:
 class Told:
     """One session as its clients know it.
 
-    parent      of a fork: the session, and the version that it was taken at
+    parent      of a fork: the session, the version that it was taken at, and whether it learns: its source's
+                setting when it was made, also where its state is an older one
     snapshots   names of versions, acknowledged
     deleting    somebody asked for its end; `deleted`: and was told that it has come
     forked      somebody asked for a fork of it
@@ -45,7 +46,7 @@ class Told:
 
     id: str
     creation: dict
-    parent: "tuple[Told, int] | None" = None
+    parent: "tuple[Told, int, bool] | None" = None
     asked: dict[str, Asked] = field(default_factory=dict)
     snapshots: dict[str, int] = field(default_factory=dict)
     reads: list[Read] = field(default_factory=list)

@@ -126,7 +126,7 @@ class Clients:
         if made is None:
             return
         origin = made["forked_from"]
-        told = self._tell_of(made, body, parent=(parent, origin["version"]))
+        told = self._tell_of(made, body, parent=(parent, origin["version"], made["learning"]))
         expected = parent.snapshots.get(body.get("snapshot"), origin["version"])
         if (origin["session"], origin["version"]) != (parent.id, expected):
             self.history.wrong.append(f"the fork {told.id} says that it is of another version or session")

@@ -57,9 +57,10 @@ class Request(Strict):
     _call: Call = PrivateAttr()
 
     def by(self, call: Call) -> Self:
-        """Give the request as it is made by this call."""
-        self._call = call
-        return self
+        """Give the request as it is made by this call; this one stays as it is."""
+        made = self.model_copy()
+        made._call = call
+        return made
 
     @property
     def call(self) -> Call:
