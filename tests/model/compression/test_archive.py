@@ -21,7 +21,7 @@ from rlstm_model.compression import header as headers
 from rlstm_model.compression.reading import reading
 from rlstm_model.config import ModelConfig
 from rlstm_model.parameters import Parameters, shapes
-from rlstm_model.vocab import CharVocab, SubwordVocab, WordVocab
+from rlstm_model.vocab import SubwordVocab, WordVocab
 from rlstm_training.corpora import corpora_folder
 from rlstm_training.corpora.reading import load_stream, stream_names
 
@@ -241,7 +241,9 @@ def test_subwords_are_not_cut_by_the_pieces_that_are_read(pack, subwords):
     assert headers.read(io.BytesIO(packed))[0].tokens == len(whole)
 
 
-@pytest.mark.parametrize("vocab", [CharVocab("\nab"), WordVocab(("<unk>", "<eos>"))], ids=lambda v: v.kind)
+@pytest.mark.parametrize(
+    "vocab", [WordVocab.of_characters("\nab"), WordVocab(("<unk>", "<eos>"))], ids=lambda v: v.kind
+)
 def test_a_model_that_lacks_some_bytes_is_refused(pack, tmp_path, vocab):
     with pytest.raises(CompressionError, match=f"subwords; this is one of {vocab.kind}"):
         pack(b"ab", "frozen", model=saved(tmp_path / "other", vocab))
