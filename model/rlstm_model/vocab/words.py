@@ -164,10 +164,10 @@ class WordVocab(SpecialTokens):
     def to_json(self) -> dict[str, Any]:
         """See :class:`Vocab`; what is as usual is left out, as in files that know nothing else."""
         said, characters = {"format_version": FORMAT_VERSION, "kind": self.kind}, "".join(self.words[:-1])
-        if self.by_character and self.words == (*characters, UNKNOWN_WORD) and self.eos == "\n":
-            return {**said, "characters": characters}
         options = {each.name: each.default for each in fields(self) if each.name in OPTIONS}
         own = {n: getattr(self, n) for n, usual in options.items() if getattr(self, n) != usual}
+        if self.by_character and own == {"eos": "\n"} and self.words == (*characters, UNKNOWN_WORD):
+            return {**said, "characters": characters}
         return {**said, "words": list(self.words), **own}
 
 
