@@ -86,12 +86,6 @@ def test_every_shape_of_model_comes_back(tmp_path, shape):
     assert before.tobytes() == after.tobytes()
 
 
-def test_a_default_card_names_the_model(tmp_path, model):
-    """A folder always explains itself."""
-    save(tmp_path / "tiny", model, CHARS)
-    assert "\n---\n\n# tiny\n\nA recurrent language model" in load(tmp_path / "tiny").card
-
-
 def test_the_card_is_optional_and_the_calibration_is_found(folder):
     """A missing card is empty; adaptation.safetensors is offered when it lies there."""
     (folder / "README.md").unlink()

@@ -10,7 +10,7 @@ Shape suffixes: S steps, B batch rows, H hidden units, R rounds, K rank.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -214,7 +214,7 @@ def _low_and_gate(weights: MogrifierWeights, rounds: int, like: Tensor) -> tuple
 def _by_step(window: Saved) -> list[list[Saved]]:
     """From ``[R, S, ..]`` tensors to a list over steps of lists over rounds of ``[..]`` views."""
     rounds, steps = window.gate.shape[:2]
-    views = [
+    views: list[Any] = [
         [[None] * steps] * rounds if field is None else [part.unbind() for part in field] for field in window
     ]
     return [[type(window)(*(view[k][s] for view in views)) for k in range(rounds)] for s in range(steps)]
