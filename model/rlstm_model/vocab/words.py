@@ -19,7 +19,6 @@ from rlstm_model.vocab.base import (
     Ids,
     SpecialTokens,
     UnknownText,
-    Utf8Decoder,
     VocabError,
     VocabKind,
     surrogate_in,
@@ -143,7 +142,7 @@ class WordVocab(SpecialTokens):
 
     def decoder(self) -> Decoder:
         """See :class:`Vocab`."""
-        return Utf8Decoder(self) if self.by_character else _WordDecoder(self)
+        return Decoder(self) if self.by_character else _WordDecoder(self)
 
     def token_bytes(self, token: int) -> bytes:
         """See :class:`Vocab`; without the spaces between words."""
@@ -175,7 +174,7 @@ OPTIONS = ("eos", "unknown", "bos", "lower")
 """What a file may say of its words, or pieces."""
 
 
-class _WordDecoder(Utf8Decoder):
+class _WordDecoder(Decoder):
     """A space goes between two words of a line, and nowhere else."""
 
     def __init__(self, vocab: WordVocab) -> None:
