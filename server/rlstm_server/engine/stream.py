@@ -27,7 +27,6 @@ from rlstm_server.engine.buffer import Buffer
 from rlstm_server.engine.generate import Continuation, Released, StopStrings, charged
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.queue import Task
-from rlstm_server.engine.quotas import charging
 from rlstm_server.engine.reading import Reading, read_passage, read_piece
 from rlstm_server.engine.session import Sessions, Staged
 from rlstm_server.engine.state import SessionCopy, SessionState
@@ -282,7 +281,7 @@ class _Text:
                 raise Conflict("the session does not remember this text any more")
             done = await self._generated(task)
             if isinstance(done, Staged):
-                self._repeats, self.version = False, done.copy.position.version
+                self._repeats, self.version = False, done.copy.revision.version
                 return done.answer
             stored = done
         self._repeats, self.version = True, stored.version
@@ -299,7 +298,7 @@ class _Text:
             return stored
 
     async def _plan(self, copy: SessionCopy) -> Job[Staged[Chunk]]:
-        if self.version is not None and copy.position.version != self.version:
+        if self.version is not None and copy.revision.version != self.version:
             raise Conflict("the session was changed since the text broke off")
         self._served = copy.state.served
         return partial(_generate_chunk, self.progress, copy)
@@ -359,7 +358,7 @@ class SessionStreams:
         stream = self._commit(request) if request.commit else self._show(request)
         learns = request.commit and request.learn_from_output
         key = request.call.key if request.commit else None
-        with self.sessions.taking(key), charging(request.call.quota) as charge:
+        with self.sessions.taking(key, request.call.quota) as charge:
             async with aclosing(
                 charged(stream, request.settings.max_tokens, charge, learns=learns)
             ) as events:
