@@ -86,7 +86,7 @@ def lines_of(text, shape, letters):
         contexts[2] = (above + [newline] * 256)[len(line)], len(line)
         single = [KINDS[t] not in (*LETTERS, TokenKind.DIGIT) for t in line]
         number = sum(single)
-        within = (single[::-1] + [True]).index(True)
+        within = ([*single[::-1], True]).index(True)
         starts = [0] + [
             t + 1 for t in range(len(above)) if KINDS[above[t]] not in (*LETTERS, TokenKind.DIGIT)
         ]
