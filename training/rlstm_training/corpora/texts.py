@@ -219,7 +219,7 @@ def _decode(raw: bytes, name: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise CorpusError(f"{name} is not UTF-8 at byte {error.start}") from error
+        raise CorpusError(f"{name} is not UTF-8 text (byte {error.start:,}): convert it") from error
 
 
 def in_form(raw: bytes, form: Form) -> bytes:
