@@ -42,11 +42,11 @@ async def test_sessions_stay_with_a_replica_and_outlive_it(serve):
                 assert (await append(client, session, f"text {turn} "))["version"] == turn + 1
         before = homes(service.nginx)
         assert all(len(asked) == 1 for asked in before.values())
-        assert set().union(*before.values()) == {seat.address for seat in service.seats}
+        assert set().union(*before.values()) == {*service.addresses}
         spread = {asked[-1] for _, path, _, asked in service.nginx.served() if path == "/sessions"}
-        assert spread == {seat.address for seat in service.seats}
+        assert spread == {*service.addresses}
 
-        service.seats[0].kill()
+        service.fleet.kill(0)
         began = time.monotonic()
         for session in sessions:
             assert (await append(client, session, "after"))["version"] == 3
