@@ -8,6 +8,7 @@ import httpx
 import pytest
 from tests.deploy import proxy
 from tests.faults import replicas
+from tests.servers import free_ports
 
 from rlstm_server.store.embedded import EmbeddedValkey
 
@@ -52,7 +53,7 @@ def serve(nginx, context, tiny_checkpoint, tmp_path):
             await store.start()
             stack.push_async_callback(store.stop)
             common = {"model": str(tiny_checkpoint), "redis_url": store.url, "threads": 1, **settings}
-            ports = proxy.free_ports(2)
+            ports = free_ports(2)
             fleet = await stack.enter_async_context(
                 replicas.running(context, tmp_path / "replicas", common, ports)
             )

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from tests.deploy import proxy
+from tests.servers import free_ports
 
 PROBE = {"candidates": [{"text": "the quick brown fox"}]}
 
@@ -153,7 +154,7 @@ def behind(nginx, tmp_path):
 
     @asynccontextmanager
     async def running(*upstreams):
-        ports = proxy.free_ports(len(upstreams))
+        ports = free_ports(len(upstreams))
         addresses = [f"127.0.0.1:{port}" for port in ports]
         servers = [
             await asyncio.start_server(upstream.serve, "127.0.0.1", port)
