@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from rlstm_client.cli import commands
 from rlstm_client.cli.commands import build
@@ -112,7 +112,7 @@ def _row(cells: tuple[str, ...]) -> str:
 def command_help() -> Iterator[str]:
     """What ``--help`` of every command says."""
     for command in commands.COMMANDS:
-        yield from _help(*command.name.split("."))
+        yield from _help(*command.path.split("."))
     for name in (
         "create",
         "append",

@@ -4,8 +4,7 @@ import json
 import os
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from benchmarks.serve import serve
 
@@ -15,9 +14,7 @@ QUICK = ["--bytes", 24, "--seconds", 0, "--threads", 1, "--rule", "output_bias"]
 @pytest.fixture
 def bench(tiny_checkpoint):
     """Types the command."""
-    app = typer.Typer()
-    app.command()(serve)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in (tiny_checkpoint, *QUICK, *words)])
+    return lambda *words: CliRunner().invoke(serve, [str(word) for word in (tiny_checkpoint, *QUICK, *words)])
 
 
 def test_json_has_both_ways_and_what_a_session_takes(bench):
