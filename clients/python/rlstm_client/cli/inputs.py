@@ -13,7 +13,6 @@ from rlstm_client import Client, texts
 from rlstm_client._http import DEFAULT_URL
 from rlstm_client.cli import output
 from rlstm_client.cli.exits import CommandError
-from rlstm_client.models import Unit
 from rlstm_client.options import AdaptationOptions
 
 Function = Callable[..., Any]
@@ -22,9 +21,6 @@ Decorator = Callable[[Function], Function]
 FILE: Final = click.Path(path_type=Path)
 
 text = click.argument("text", required=False, help="The text. Without it, --file or standard input is read.")
-unit = click.option(
-    "in_unit", "--unit", type=click.Choice(get_args(Unit)), default="bits", help="Of every log-probability."
-)
 each_token = click.option(
     "each_token", "--tokens", is_flag=True, help="Every token; of an append, with --json."
 )
@@ -130,30 +126,6 @@ server_options: Final = (
 server = given("server", Server, *server_options)
 
 
-def client(function: Function) -> Function:
-    """Give a command a client of the server that is asked, until it has ended."""
-
-    @server
-    @wraps(function)
-    def run(server: Server, **given: Any) -> Any:
-        opened = Client(server.url, api_key=server.api_key)
-        return function(client=click.get_current_context().with_resource(opened), **given)
-
-    return run
-
-
-def session(function: Function) -> Function:
-    """Give a command the session that its argument names."""
-
-    @session_id
-    @client
-    @wraps(function)
-    def run(client: Client, session_id: str, **given: Any) -> Any:
-        return function(session=client.sessions.get(session_id), **given)
-
-    return run
-
-
 def answers(function: Function) -> Function:
     """Print what a command returns, as JSON where that is asked for."""
 
@@ -161,6 +133,30 @@ def answers(function: Function) -> Function:
     @wraps(function)
     def run(as_json: bool, **given: Any) -> None:
         output.show(function(**given), as_json=as_json)
+
+    return run
+
+
+def client(function: Function) -> Function:
+    """Give a command a client of the server that is asked, until its answer is printed."""
+
+    @server
+    @wraps(function)
+    def run(server: Server, **given: Any) -> Any:
+        opened = Client(server.url, api_key=server.api_key)
+        return function(client=click.get_current_context().with_resource(opened), **given)
+
+    return answers(run)
+
+
+def session(function: Function) -> Function:
+    """Give a command the session that its argument names; its answer is printed."""
+
+    @session_id
+    @client
+    @wraps(function)
+    def run(client: Client, session_id: str, **given: Any) -> Any:
+        return function(session=client.sessions.get(session_id), **given)
 
     return run
 
@@ -179,7 +175,8 @@ _FLAGS: Final = {
 """Options whose names on the command line are not their own."""
 
 _METAVARS: Final = {"metadata": "NAME=VALUE", "stop": "TEXT", "ttl_seconds": "SECONDS"}
-_ELSEWHERE: Final = {"items", "tokens", "text", "context_tokens", "scores", "unit", "logprobs", "n"}
+_DEFAULTS: Final = {"unit": "bits"}
+_ELSEWHERE: Final = {"items", "tokens", "text", "context_tokens", "scores", "logprobs", "n"}
 """What the commands take in another way, or not at all."""
 
 
@@ -205,19 +202,18 @@ def _options(group: Any, without: set[str]) -> Iterator[tuple[str, Decorator]]:
         elif name not in without:
             (said,) = hint.__metadata__
             flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
-            metavar = _METAVARS.get(name)
-            yield name, click.option(name, *flags, help=said, metavar=metavar, **_kind(hint.__origin__))
+            more: Any = {"metavar": _METAVARS.get(name), "default": _DEFAULTS.get(name)}
+            yield name, click.option(name, *flags, help=said, **more, **_kind(hint.__origin__))
 
 
 def _kind(hint: Any) -> dict[str, Any]:
     """Say what the command line reads of an option: of several values a list, of numbers one."""
     if hint is bool:
-        return {"is_flag": True, "default": None}
+        return {"is_flag": True}
     if bool in get_args(hint):  # whether at all, or which kind: the kind is asked for
         hint = next(each for each in get_args(hint) if each is not bool)
     if get_origin(hint) is Literal:
-        words = get_args(hint)
-        return {"type": int if isinstance(words[0], int) else click.Choice(words)}
+        return {"type": click.Choice(get_args(hint))}
     return {"type": hint} if isinstance(hint, type) else {"multiple": True}
 
 

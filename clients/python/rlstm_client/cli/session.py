@@ -7,13 +7,13 @@ from typing import Unpack
 
 import click
 
-from rlstm_client import Client, Session, options
+from rlstm_client import Client, EventStream, Session, options
 from rlstm_client._appends import FRAME_BYTES, cut
 from rlstm_client.cli import inputs, output
 from rlstm_client.cli.commands import Group
 from rlstm_client.cli.exits import CommandError, interruption_told
 from rlstm_client.cli.kept import LASTING
-from rlstm_client.models import AppendResult, SessionInfo, SessionPage, SnapshotList, Unit
+from rlstm_client.models import AppendResult, Generation, SessionInfo, SessionPage, SnapshotList
 from rlstm_client.texts import lines
 
 app = Group(help="Sessions: streams of text that the model learns from as it reads.")
@@ -21,9 +21,8 @@ _name = click.argument("name", help="The snapshot's name.")
 
 
 @app.command()
-@inputs.options(options.CreateOptions)
+@inputs.options(options.CreateOptions, "unit")
 @inputs.client
-@inputs.answers
 def create(client: Client, **given: Unpack[options.CreateOptions]) -> Session:
     """Create a session and print its id.
 
@@ -35,7 +34,6 @@ def create(client: Client, **given: Unpack[options.CreateOptions]) -> Session:
 @app.command("list")
 @click.option("--name", help="Only the session of this name.")
 @inputs.client
-@inputs.answers
 def list_sessions(client: Client, name: str | None) -> SessionPage:
     """List your sessions, oldest first.
 
@@ -48,7 +46,6 @@ def list_sessions(client: Client, name: str | None) -> SessionPage:
 
 @app.command()
 @inputs.session
-@inputs.answers
 def info(session: Session) -> SessionInfo:
     """Show where a session stands and what learning has saved.
 
@@ -59,18 +56,15 @@ def info(session: Session) -> SessionInfo:
 
 @app.command()
 @inputs.each_token
-@inputs.unit
 @inputs.options(options.AppendOptions)
 @inputs.source
 @inputs.session
 @inputs.text
-@inputs.answers
 def append(
     session: Session,
     source: inputs.Source,
     text: str | None,
     each_token: bool,
-    in_unit: Unit,
     **given: Unpack[options.AppendOptions],
 ) -> AppendResult:
     """Append a text: it is scored first, then learned.
@@ -79,7 +73,7 @@ def append(
 
     Example: rlstm session append "$SESSION" --file novel.txt
     """
-    asked: options.AppendOptions = {**given, "scores": "tokens" if each_token else "totals", "unit": in_unit}
+    asked: options.AppendOptions = {**given, "scores": "tokens" if each_token else "totals"}
     whole = source.whole(text)
     if not whole:
         raise CommandError("the text is empty")
@@ -88,7 +82,6 @@ def append(
 
 
 @app.command()
-@inputs.unit
 @inputs.options(options.StreamAppendOptions)
 @inputs.source
 @inputs.session_id
@@ -98,7 +91,6 @@ def stream(
     session_id: str,
     server: inputs.Server,
     source: inputs.Source,
-    in_unit: Unit,
     as_json: bool,
     **given: Unpack[options.StreamAppendOptions],
 ) -> None:
@@ -124,7 +116,7 @@ def stream(
     lasting = Client(server.url, api_key=server.api_key, retries=LASTING)
     with lasting, interruption_told():
         session = lasting.sessions.get(session_id)
-        asked: options.StreamAppendOptions = {**given, "scores": "totals", "unit": in_unit}
+        asked: options.StreamAppendOptions = {**given, "scores": "totals"}
         for answer in session.stream(pieces(), **asked):
             output.print_line(answer, under_way.popleft(), as_json=as_json)
 
@@ -135,7 +127,6 @@ def stream(
 @inputs.source
 @inputs.session
 @click.argument("candidates", nargs=-1, help="The texts to rank.")
-@inputs.answers
 def score(
     session: Session, source: inputs.Source, candidates: tuple[str, ...], lm: float, length: float
 ) -> output.Ranked:
@@ -148,22 +139,20 @@ def score(
 
 
 @app.command()
-@inputs.options(options.SessionGenerateOptions)
+@inputs.options(options.SessionGenerateOptions, "unit")
 @inputs.session
-@inputs.as_json
-def generate(session: Session, as_json: bool, **given: Unpack[options.SessionGenerateOptions]) -> None:
+def generate(session: Session, **given: Unpack[options.SessionGenerateOptions]) -> Generation | EventStream:
     """Continue the session's text with what it has learned.
 
     Example: rlstm session generate "$SESSION" --max-tokens 40
     """
-    answer = session.generate(**given) if as_json else session.generate_stream(**given)
-    output.show(answer, as_json=as_json)
+    whole = click.get_current_context().params["as_json"]
+    return session.generate(**given) if whole else session.generate_stream(**given)
 
 
 @app.command()
 @inputs.options(options.ResetOptions)
 @inputs.session
-@inputs.answers
 def reset(session: Session, **given: Unpack[options.ResetOptions]) -> SessionInfo:
     """Forget what was learned, what was read, or both; totals and position go on.
 
@@ -175,7 +164,6 @@ def reset(session: Session, **given: Unpack[options.ResetOptions]) -> SessionInf
 @app.command("set")
 @inputs.options(options.UpdateOptions)
 @inputs.session
-@inputs.answers
 def update(session: Session, **given: Unpack[options.UpdateOptions]) -> SessionInfo:
     """Change how long a session lives unused, its notes, or whether it learns.
 
@@ -189,7 +177,6 @@ def update(session: Session, **given: Unpack[options.UpdateOptions]) -> SessionI
 @inputs.options(options.ChangeOptions)
 @inputs.session
 @_name
-@inputs.answers
 def snapshot(
     session: Session, name: str, drop: bool, **given: Unpack[options.ChangeOptions]
 ) -> SnapshotList | str:
@@ -205,7 +192,6 @@ def snapshot(
 
 @app.command()
 @inputs.session
-@inputs.answers
 def snapshots(session: Session) -> SnapshotList:
     """List a session's named snapshots, oldest version first.
 
@@ -218,7 +204,6 @@ def snapshots(session: Session) -> SnapshotList:
 @inputs.options(options.ChangeOptions)
 @inputs.session
 @_name
-@inputs.answers
 def restore(session: Session, name: str, **given: Unpack[options.ChangeOptions]) -> SessionInfo:
     """Go back to a named snapshot: all is as it was then, under a new version.
 
@@ -230,7 +215,6 @@ def restore(session: Session, name: str, **given: Unpack[options.ChangeOptions])
 @app.command()
 @inputs.options(options.ForkOptions)
 @inputs.session
-@inputs.answers
 def fork(session: Session, **given: Unpack[options.ForkOptions]) -> Session:
     """Make an independent copy of a session and print its id.
 
@@ -242,7 +226,6 @@ def fork(session: Session, **given: Unpack[options.ForkOptions]) -> Session:
 @app.command()
 @inputs.session
 @click.argument("file", type=inputs.FILE, help="Where to; what is there is replaced.")
-@inputs.answers
 def export(session: Session, file: Path) -> str:
     """Write a session to a file, which `import` reads.
 
@@ -258,7 +241,6 @@ def export(session: Session, file: Path) -> str:
 @click.argument(
     "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="What `export` wrote."
 )
-@inputs.answers
 def import_session(client: Client, file: Path, **given: Unpack[options.ImportOptions]) -> Session:
     """Make a session of an exported file and print its id.
 

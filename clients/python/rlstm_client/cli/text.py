@@ -7,13 +7,12 @@ import click
 from rlstm_client import AsyncClient
 from rlstm_client.cli import inputs, output
 from rlstm_client.cli.kept import Service, service
-from rlstm_client.models import Scores, Unit
+from rlstm_client.models import Scores
 from rlstm_client.options import GenerateOptions, ScoreOptions
 
 
 @click.command()
 @inputs.text
-@inputs.unit
 @inputs.each_token
 @inputs.options(ScoreOptions, "model")
 @service
@@ -23,7 +22,6 @@ def score(
     service: Service,
     source: inputs.Source,
     text: str | None,
-    in_unit: Unit,
     each_token: bool,
     **given: Unpack[ScoreOptions],
 ) -> output.Scored:
@@ -33,7 +31,7 @@ def score(
     """
     whole = source.whole(text)
     scores: Scores = "tokens" if each_token or given.get("top") else "totals"
-    options: ScoreOptions = {**given, "unit": in_unit, "scores": scores}
+    options: ScoreOptions = {**given, "scores": scores}
     if service.model and not service.local:
         options["model"] = service.model
     return output.Scored(service.run(lambda client: client.score(whole, **options)), whole)
@@ -41,7 +39,7 @@ def score(
 
 @click.command()
 @click.argument("prompt", required=False, help="The text to continue; none starts a text.")
-@inputs.options(GenerateOptions, "model")
+@inputs.options(GenerateOptions, "model", "unit")
 @service
 @inputs.source
 @inputs.as_json
