@@ -20,13 +20,13 @@ from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_model.native.library import NativeUnavailable
 from rlstm_server import telemetry, upkeep
 from rlstm_server.api import generate, operations, page, problems, score, sessions, stream
-from rlstm_server.api.auth import AuthLayer, load_keys
+from rlstm_server.api.auth import OPEN_PATHS, Access, load_keys
 from rlstm_server.api.bodies import JSON, SCHEMAS
 from rlstm_server.api.dependencies import Services
-from rlstm_server.api.limits import OPEN_PATHS, ReceivingLayer
+from rlstm_server.api.layer import RequestLayer
 from rlstm_server.api.openai import completions
 from rlstm_server.api.openai import models as openai_models
-from rlstm_server.api.tracing import WEBSOCKET, Endpoints, TracingLayer, face_of
+from rlstm_server.api.tracing import WEBSOCKET, Endpoints, face_of
 from rlstm_server.engine.engine import Engine, metered
 from rlstm_server.engine.models import Device, Models, ServedModel, finds_gpu
 from rlstm_server.errors import StartupError
@@ -82,9 +82,13 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         middleware=[
-            Middleware(TracingLayer, metrics=metrics, respond=problems.respond, endpoints=endpoints),
-            Middleware(AuthLayer, ring=ring, host=settings.host, failed_logins=settings.limits.failed_logins),
-            Middleware(ReceivingLayer, limits=settings.limits),
+            Middleware(
+                RequestLayer,
+                access=Access(ring, host=settings.host, failed_logins=settings.limits.failed_logins),
+                endpoints=endpoints,
+                limits=settings.limits,
+                metrics=metrics,
+            )
         ],
     )
     app.state.endpoints, app.state.metrics = endpoints, metrics

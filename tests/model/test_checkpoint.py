@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -194,6 +195,19 @@ def test_files_are_on_disk_before_the_folder_has_its_name(folder, model, monkeyp
     assert {WEIGHTS, CONFIG, VOCAB, "README.md"} < {name for name, _ in before}
     assert all(old_in_place for _, old_in_place in before)
     assert last == (folder.parent.name, False)
+
+
+def test_a_device_is_written_into_and_a_link_leads_to_what_is_replaced(tmp_path):
+    """Neither gives its place to a file of ours."""
+    device, link = tmp_path / "device", tmp_path / "link"
+    os.mkfifo(device)
+    link.symlink_to("file")
+    reading = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
+    for place in (device, link):
+        files.replace_file(place, "whole")
+    assert os.read(reading, 9) == (tmp_path / "file").read_bytes() == b"whole"
+    os.close(reading)
+    assert (device.is_fifo(), link.is_symlink()) == (True, True)
 
 
 def test_model_and_vocabulary_must_fit(tmp_path, model):

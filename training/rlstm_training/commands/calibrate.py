@@ -151,7 +151,7 @@ def _check_sizes(sizes: Mapping[str, int | None], known: CalibrationSet | None) 
 def forms_chosen(
     checkpoint: Checkpoint,
     kinds: Sequence[Kind],
-    sizes: Sequence[int] | None,
+    sizes: Sequence[int],
     axes: int | None,
     statistics: Statistics,
     known: CalibrationSet | None,
@@ -167,7 +167,7 @@ def forms_chosen(
         except ValueError as error:
             message = f"{error}: name other kinds, or calibrate without --add"
             raise click.BadParameter(message, param_hint="--kind") from error
-        if sizes is None and axes is None:
+        if not sizes and axes is None:
             served = most_fast_weights(cores, SERVED_RANK, cells=False)
             forms.append(Form("subspace", served, SERVED_RANK))
             continue
