@@ -25,12 +25,7 @@ from rlstm_model.adaptation.state import EXPERT_RATES, NonFiniteState
 from rlstm_model.checkpoint import Checkpoint, load
 from rlstm_training.commands import console
 from rlstm_training.commands.choosing import rule_named
-from rlstm_training.commands.console import (
-    progress_bar,
-    show_json,
-    show_table,
-    warn,
-)
+from rlstm_training.commands.console import progress_bar, show_json, show_table, warn
 from rlstm_training.commands.evaluating import texts_given
 from rlstm_training.commands.given import prepare_device
 from rlstm_training.corpora.reading import stream_names

@@ -32,11 +32,7 @@ from rlstm_model.config import ModelConfig
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.commands import console
 from rlstm_training.commands.choosing import rule_named
-from rlstm_training.commands.console import (
-    show_json,
-    show_table,
-    warn,
-)
+from rlstm_training.commands.console import show_json, show_table, warn
 from rlstm_training.commands.given import prepare_device
 
 ONE_AT_A_TIME = "full weights, one session at a time"

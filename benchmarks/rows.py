@@ -26,10 +26,7 @@ from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.state import EXPERT_RATES
 from rlstm_model.torch_backend.backend import TorchBackend
 from rlstm_training.commands import console
-from rlstm_training.commands.console import (
-    show_json,
-    show_table,
-)
+from rlstm_training.commands.console import show_json, show_table
 from rlstm_training.commands.given import prepare_device
 
 COUNTS = (256, 1_024, 4_096)

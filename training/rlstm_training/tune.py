@@ -37,10 +37,7 @@ from rlstm_model.files import replace_file
 from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.batches import Texts
 from rlstm_training.commands import console
-from rlstm_training.commands.console import (
-    show_json,
-    show_table,
-)
+from rlstm_training.commands.console import show_json, show_table
 from rlstm_training.commands.given import prepare_device, recipe_chosen
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.texts import prepare

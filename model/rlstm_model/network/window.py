@@ -28,9 +28,6 @@ from rlstm_model.network.mogrifier import (
     MogrifierActivations,
     MogrifierDeltas,
     MogrifierWeights,
-    RoundDeltas,
-    RoundStep,
-    RoundWeights,
     mogrifier_gradients,
     mogrify,
     mogrify_backward,
@@ -104,7 +101,7 @@ class Step(NamedTuple):
     h_in: Tensor
     h_new: Tensor
     cell: CellStep
-    rounds: list[RoundStep]
+    rounds: list[MogrifierActivations]
 
 
 class StepBack(NamedTuple):
@@ -112,9 +109,9 @@ class StepBack(NamedTuple):
 
     derivatives: CellDerivatives
     cell: CellStep
-    rounds: list[RoundStep]
+    rounds: list[MogrifierActivations]
     cell_deltas: CellDeltas
-    round_deltas: list[RoundDeltas]
+    round_deltas: list[MogrifierDeltas]
     gradients: StepGradients
     arriving: Tensor
     cell_mask: Tensor | None
@@ -293,7 +290,7 @@ class _Window(torch.autograd.Function):
 
 def _factors(
     layer: LayerWeights, precision: torch.dtype, *, transposed: bool
-) -> tuple[CellWeights, list[RoundWeights]]:
+) -> tuple[CellWeights, list[MogrifierWeights]]:
     cell = layer.cell.factors(precision, transposed=transposed)
     return cell, layer.mogrifier.factors(precision, transposed=transposed)
 
@@ -312,7 +309,7 @@ def _walk(kind: LayerKind, layer: LayerWeights, steps: Sequence[Step], mask_BH: 
 def _step_back(
     cell: Cell,
     weights: CellWeights,
-    rounds: Sequence[RoundWeights],
+    rounds: Sequence[MogrifierWeights],
     step: StepBack,
     mask_BH: Tensor | None,
 ) -> None:

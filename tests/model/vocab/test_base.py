@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_model.vocab import ByteVocab, CharVocab, InvalidText, InvalidToken, SubwordVocab, WordVocab
+from rlstm_model.vocab import ByteVocab, InvalidText, InvalidToken, SubwordVocab, WordVocab
 from rlstm_model.vocab.base import space_ids
 
 BYTES = ByteVocab()
-CHARS = CharVocab.build("hello wörld 🙂")
+CHARS = WordVocab.of_characters_in("hello wörld 🙂")
 WORDS = WordVocab.build("the cat sat\non the mat\n <unk> the end")
 SUBWORDS = SubwordVocab(((104, 101), (32, 116), (257, 256)))
 ALL = [BYTES, CHARS, WORDS, SUBWORDS]
@@ -50,7 +50,7 @@ def test_a_lone_surrogate_is_no_text(vocab):
 
 
 @pytest.mark.parametrize(
-    "build", [CharVocab.build, WordVocab.build, lambda text: SubwordVocab.build(text, 256)]
+    "build", [WordVocab.of_characters_in, WordVocab.build, lambda text: SubwordVocab.build(text, 256)]
 )
 def test_no_vocabulary_is_built_from_a_lone_surrogate(build):
     """The error says where it stands."""

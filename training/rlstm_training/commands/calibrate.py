@@ -13,16 +13,8 @@ from rlstm_model.checkpoint import Checkpoint, load
 from rlstm_model.local import LocalModel
 from rlstm_model.vocab import VocabKind
 from rlstm_training.commands import console
-from rlstm_training.commands.choosing import (
-    Choice,
-    choose_rule,
-    grid_of,
-    keep_choices,
-    measurements_of,
-)
-from rlstm_training.commands.console import (
-    show_json,
-)
+from rlstm_training.commands.choosing import Choice, choose_rule, grid_of, keep_choices, measurements_of
+from rlstm_training.commands.console import show_json
 from rlstm_training.commands.given import prepare_device, sources_of
 from rlstm_training.config import Source
 from rlstm_training.corpora import CorpusError

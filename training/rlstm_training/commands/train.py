@@ -12,10 +12,7 @@ import click
 from rlstm_model.checkpoint import load
 from rlstm_training.cards import export
 from rlstm_training.commands import console
-from rlstm_training.commands.console import (
-    show_json,
-    show_table,
-)
+from rlstm_training.commands.console import show_json, show_table
 from rlstm_training.commands.given import prepare_device, recipe_chosen
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.reading import missing_files

@@ -12,7 +12,6 @@ import numpy as np
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import (
     ByteVocab,
-    CharVocab,
     InvalidText,
     SubwordVocab,
     Vocab,
@@ -108,7 +107,7 @@ def build_vocab(kind: VocabKind, texts: dict[str, bytes], *, size: int) -> Vocab
         return ByteVocab()
     text = "".join(_decode(raw, name) for name, raw in texts.items())
     if kind == "characters":
-        return CharVocab.build(text)
+        return WordVocab.of_characters_in(text)
     if kind == "words":
         return WordVocab.build(text)
     try:
