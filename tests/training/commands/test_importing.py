@@ -184,7 +184,7 @@ def test_a_wrong_list_is_named(rlstm, words, tmp_path, listed, options, says):
     ("data", "says"),
     [
         (b"", "is no safetensors file and no state dict"),
-        (b"\x80\x04\x95\x02", "is damaged"),
+        (b"\x80\x04\x95\x02", "is a whole pickled module"),
         (b"PK\x03\x04 cut short", "is damaged"),
         (None, "cannot be read"),
     ],

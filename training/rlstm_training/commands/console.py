@@ -121,6 +121,7 @@ def show_json(data: dict[str, Any]) -> None:
 
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output: the first column is text, the others are figures."""
-    sides = ["left", *["right"] * (len(headers) - 1)]
+    """A table on standard output: columns of figures, and of text, which begins with a letter."""
+    columns = zip(*rows, strict=True)
+    sides = ["left" if any(cell[:1].isalpha() for cell in column) else "right" for column in columns]
     click.echo(tabulate(rows, headers, tablefmt="plain", colalign=sides, disable_numparse=True))

@@ -11,17 +11,12 @@ output           ``decoder``, ``output_linear``, ``linear``               ``[V, 
 
 So they are called by pytorch/examples' word_language_model and what descends from it (Gulordava's models,
 neural-complexity), by awd-lstm-lm, by ESPnet's SequentialRNNLM and by icefall's RnnLmModel.
-
-What torch saved is a pickle, which names functions to be called. Here only those that make tensors are; every
-other name is an empty class of ours, whose attributes are kept and whose code is not run.
 """
 
-import pickle  # noqa: TID251 -- see above
+import pickle  # noqa: TID251 -- for its error alone
 import re
-import types
 import warnings
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -41,10 +36,6 @@ GATES: Final = "ifgo"
 
 _OURS: Final = "igfo"
 _WRAPPERS: Final = ("state_dict", "model_state_dict", "model", "net")
-_MAKES_TENSORS: Final = {
-    *(("torch._utils", name) for name in ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_parameter")),
-    *(("collections", "OrderedDict"), ("torch.nn.parameter", "Parameter"), ("torch", "Size")),
-}
 # A zip file; or a pickle's protocol and first instruction, where safetensors have the zeros of a length.
 _PICKLED = re.compile(rb"PK\x03\x04|\x80[\x02-\x05][^\0]", re.DOTALL)
 _LAYER = re.compile(
@@ -57,10 +48,11 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def read_state_dict(path: Path) -> Arrays:
-    """The tensors of safetensors, or of a state dict or a module that torch saved. Raises ImportRefused."""
+    """The tensors in a safetensors file, or in a state dict that torch saved. Raises ImportRefused."""
     try:
         with path.open("rb") as file:
-            pickled = _PICKLED.match(file.read(4)) is not None
+            begins = file.read(4)
+        pickled = _PICKLED.match(begins) is not None
         held = None if pickled else stored.read_file(path)
     except OSError as error:
         raise ImportRefused(f"{path}: cannot be read ({error.strerror})") from error
@@ -73,65 +65,24 @@ def read_state_dict(path: Path) -> Arrays:
     return {**again, **held.arrays}
 
 
-class _Empty:
-    """Stands for any class or function: it keeps what is set, and does nothing."""
-
-    def __init__(self, *_: Any) -> None: ...
-
-    def __setstate__(self, state: Any) -> None:
-        self.__dict__.update(state if isinstance(state, dict) else {})
-
-    def append(self, _: Any) -> None: ...
-
-    def __setitem__(self, *_: Any) -> None: ...
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _MAKES_TENSORS:
-            return super().find_class(module, name)
-        return type(name, (_Empty,), {})
-
-
-_READER: Final = types.SimpleNamespace(
-    __name__="pickle", Unpickler=_Unpickler, load=lambda file, **_: _Unpickler(file).load()
-)
-_DAMAGE: Final = (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError, ValueError, LookupError)
-
-
 def _tensors(path: Path) -> Arrays:
     try:
-        if zipfile.is_zipfile(path) and any("constants" in name for name in zipfile.ZipFile(path).namelist()):
-            raise ImportRefused(f"{path}: is a program (TorchScript), which is not run; save its state dict")
         with path.open("rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of pickles that torch did not write
-            options: dict[str, Any] = {"map_location": "cpu", "weights_only": False}
-            data = torch.load(file, **options, pickle_module=_READER)  # noqa: TID251 -- runs nothing, see above
-    except (*_DAMAGE, AttributeError, TypeError) as error:
+            data = torch.load(file, map_location="cpu", weights_only=True)  # noqa: TID251 -- runs nothing
+    except pickle.UnpicklingError:
+        raise ImportRefused(
+            f"{path}: is a whole pickled module, which can run anything; turn it into a state dict with "
+            f"python -m rlstm_training.imports.unpickle {path} {path.stem}.safetensors"
+        ) from None
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:
         raise ImportRefused(f"{path}: is damaged ({error})") from error
-    if (module := next(_modules(data), None)) is not None:
-        data = dict(_of_module(module))
     while isinstance(data, Mapping) and not any(isinstance(value, torch.Tensor) for value in data.values()):
         data = next((data[name] for name in _WRAPPERS if name in data), None)
     if not isinstance(data, Mapping):
-        raise ImportRefused(f"{path}: holds no state dict and no module")
-    return {name: _array(value) for name, value in data.items() if isinstance(value, torch.Tensor)}
-
-
-def _modules(data: Any) -> Iterator[Any]:
-    if hasattr(data, "_parameters") and hasattr(data, "_modules"):
-        yield data
-    elif isinstance(data, dict | list | tuple):
-        for part in data.values() if isinstance(data, dict) else data:
-            yield from _modules(part)
-
-
-def _of_module(module: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, tensor in module._parameters.items():
-        yield before + name, tensor
-    for name, inner in module._modules.items():
-        if hasattr(inner, "_parameters"):
-            yield from _of_module(inner, f"{before}{name}.")
+        raise ImportRefused(f"{path}: holds no state dict")
+    tensors = {name: value for name, value in data.items() if isinstance(value, torch.Tensor)}
+    return {name: _array(tensor) for name, tensor in tensors.items()}
 
 
 def _array(tensor: torch.Tensor) -> NDArray[Any]:
