@@ -19,7 +19,7 @@ from rlstm_model.adaptation.state import Cursor
 from rlstm_server.caller import Call
 from rlstm_server.engine import requests
 from rlstm_server.engine.changes import Changes
-from rlstm_server.engine.generate import Continuation, StopStrings, charged
+from rlstm_server.engine.generate import Generation, StopStrings, charged
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import Charge
 from rlstm_server.engine.reading import (
@@ -237,7 +237,7 @@ async def _complete(order: _Order, place: int, prompt: Prompt, put: Put) -> None
         before = [cursor.last]
     settings = order.settings
     texts = [
-        Continuation(
+        Generation(
             reader=reader,
             cursor=cursor,
             settings=settings,
@@ -249,7 +249,7 @@ async def _complete(order: _Order, place: int, prompt: Prompt, put: Put) -> None
         )
         for choice in range(settings.choices)
     ]
-    # Choices are numbered over all prompts; chance is not: see `Continuation`.
+    # Choices are numbered over all prompts; chance is not: see `Generation`.
     first, tokens = place * len(texts), len(ids) if order.top is None else prompt.tokens
     work = (
         text.write(put, order.metrics, number=first + text.choice, prompt_tokens=tokens) for text in texts

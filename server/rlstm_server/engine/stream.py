@@ -24,7 +24,7 @@ from pydantic_core import to_json
 
 from rlstm_server.engine import requests
 from rlstm_server.engine.buffer import Buffer
-from rlstm_server.engine.generate import Continuation, Released, StopStrings, charged
+from rlstm_server.engine.generate import Generation, Released, StopStrings, charged
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.reading import Reading, read_passage, read_piece
@@ -142,11 +142,11 @@ class Progress:
         self.committed += len(chunk.tokens)
         self.seen.update(token.id for token in chunk.tokens)
 
-    def continue_from(self, state: SessionState) -> Continuation:
+    def continue_from(self, state: SessionState) -> Generation:
         """The text, going on from a session's state after what is committed of it already."""
         reader = state.evaluator.reader(state.adapted)
         after = state.place.unfinished or ((reader.cursor.last,) if state.adapted.position else ())
-        return Continuation(
+        return Generation(
             reader=reader,
             cursor=reader.cursor,
             settings=self.settings,

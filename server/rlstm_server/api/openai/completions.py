@@ -24,7 +24,7 @@ from rlstm_server.api import problems
 from rlstm_server.api.bodies import respond, strict_routes
 from rlstm_server.api.dependencies import ContextDep, KeyedDep
 from rlstm_server.api.generate import TOKEN_NUMBERS, Texts, frame, open_stream, take_in
-from rlstm_server.api.openai.models import ModelPath, Named, call_of, encode, resolve
+from rlstm_server.api.openai.models import ModelPath, NamedModel, call_of, encode, resolve
 from rlstm_server.api.openai.schemas import CompletionIn, CompletionOut, Documented, Lenient, envelopes
 from rlstm_server.caller import Call
 from rlstm_server.errors import InternalError, InvalidField, ServerError, TooLarge
@@ -104,7 +104,7 @@ async def complete(body: CompletionIn, context: KeyedDep, retries: RetryCount = 
     )
 
 
-def _request(body: CompletionIn, named: Named, call: Call) -> CompletionRequest:
+def _request(body: CompletionIn, named: NamedModel, call: Call) -> CompletionRequest:
     return CompletionRequest(
         call=call,
         model=named.served.name,
@@ -117,7 +117,7 @@ def _request(body: CompletionIn, named: Named, call: Call) -> CompletionRequest:
     )
 
 
-def _head(named: Named) -> dict[str, Any]:
+def _head(named: NamedModel) -> dict[str, Any]:
     """Give what all objects of one answer have in common."""
     return {
         "id": f"cmpl-{secrets.token_hex(12)}",
