@@ -37,7 +37,7 @@ from rlstm_server.schemas.generation import (
     TokenEvent,
     Usage,
 )
-from rlstm_server.schemas.text import EngineIdentity, Passage
+from rlstm_server.schemas.text import EngineIdentity
 from rlstm_server.schemas.wire import column, laid_out
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -85,14 +85,8 @@ async def complete(body: CompletionIn, context: KeyedDep, retries: RetryCount = 
     events = context.engine.complete(_request(body, named, await call_of(named, context)))
     head, vocab = _head(named), named.served.vocab
     if body.stream:
-        return await open_stream(
-            events,
-            Chunks(head, body, vocab),
-            trace=context.trace,
-            metrics=context.metrics,
-            ping_seconds=context.limits.ping_seconds,
-            headers=STREAM_HEADERS | body.warning,
-        )
+        headers = STREAM_HEADERS | body.warning
+        return await open_stream(events, Chunks(head, body, vocab), context, headers)
     texts = await take_in(events, len(body.prompt) * body.choices)
     told = body.tells_prompts * sum(len(prompt.ids) for prompt in texts.prompts.values())
     entries = body.choices * told + texts.completion_tokens
@@ -390,7 +384,7 @@ async def logprob(model_id: ModelPath, body: LogprobIn, context: ContextDep) -> 
     request = CompletionRequest(
         call=call,
         model=named.served.name,
-        prompts=(Passage(tokens=ids),),
+        prompts=(ids,),
         settings=GenerationSettings(max_tokens=0),
         top=1,
         adaptation=named.adaptation,

@@ -26,7 +26,7 @@ from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.reading import Piece, read_passage
 from rlstm_server.engine.requests import off_loop
 from rlstm_server.errors import InvalidField, ModelNotFound
-from rlstm_server.schemas.text import AdaptationRequest, Passage
+from rlstm_server.schemas.text import AdaptationRequest
 from rlstm_server.schemas.wire import Ids, Strict, column
 
 ADAPT = ":adapt"
@@ -204,11 +204,11 @@ async def tokenizer_info(
 
 async def encode(vocab: Vocab, text: str, field: str) -> list[int]:
     """Give a text's ids, without holding others up. Raises InvalidText."""
-    return (await off_loop(len(text), lambda: read_passage(vocab, Passage(text=text), field))).ids
+    return (await off_loop(len(text), lambda: read_passage(vocab, text, field))).ids
 
 
 def _text(vocab: Vocab, ids: list[int]) -> str:
-    piece: Piece = read_passage(vocab, Passage(tokens=tuple(ids)), "")
+    piece: Piece = read_passage(vocab, ids, "")
     joined = b"".join(map(vocab.token_bytes, ids))
     try:
         joined.decode("utf-8")
