@@ -17,11 +17,11 @@ from tests.model import drawn
 from rlstm_model import checkpoint, files, local, stored
 from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.checkpoint import CheckpointError, fingerprint, load, save
-from rlstm_model.vocab import ByteVocab, CharVocab, WordVocab
+from rlstm_model.vocab import ByteVocab, WordVocab
 
 WEIGHTS, CONFIG, VOCAB = "model.safetensors", "config.json", "vocab.json"
 TENSOR = "stack.layers.1.u"
-CHARS = CharVocab("\nabcdefghi")
+CHARS = WordVocab.of_characters("\nabcdefghi")
 
 
 def small(seed=0, **shape):
@@ -87,12 +87,6 @@ def test_every_shape_of_model_comes_back(tmp_path, shape):
     assert before.tobytes() == after.tobytes()
 
 
-def test_a_default_card_names_the_model(tmp_path, model):
-    """A folder always explains itself."""
-    save(tmp_path / "tiny", model, CHARS)
-    assert "\n---\n\n# tiny\n\nA recurrent language model" in load(tmp_path / "tiny").card
-
-
 def test_the_card_is_optional_and_the_calibration_is_found(folder):
     """A missing card is empty; adaptation.safetensors is offered when it lies there."""
     (folder / "README.md").unlink()
@@ -120,7 +114,7 @@ def test_the_fingerprint_depends_on_values_only(folder, model):
 def test_the_fingerprint_sees_one_bit_of_weights_vocabulary_and_config(model):
     """Whatever could change a score changes it."""
     before = fingerprint(model, CHARS)
-    assert fingerprint(model, CharVocab("\nabcdefghj")) != before
+    assert fingerprint(model, WordVocab.of_characters("\nabcdefghj")) != before
     bias = model.arrays["embedding.bias"]
     bias[0] = np.nextafter(bias[0], np.float32(9.0))
     assert fingerprint(model, CHARS) != before
