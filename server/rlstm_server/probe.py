@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 import httpx
-import orjson
+from httpx_sse import connect_sse
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 
 from rlstm_server.metrics import FIRST_TOKEN_SECONDS, TOKEN_SECONDS
@@ -70,17 +70,15 @@ class Probe:
         """The outcome, and when the request was sent and each token came."""
         times = [time.perf_counter()]
         body = {"prompt": "", "max_tokens": TOKENS, "stream": True}
-        with self._client.stream("POST", "/generate", json=body) as answer:
-            if answer.status_code != httpx.codes.OK:
-                return ("refused" if answer.status_code in (429, 503) else "error"), times
-            ended, event = False, ""
-            for line in answer.iter_lines():
-                if line.startswith("event: "):
-                    event = line.removeprefix("event: ")
-                elif line.startswith("data: ") and event == "token":
+        with connect_sse(self._client, "POST", "/generate", json=body) as source:
+            status, ended = source.response.status_code, False
+            if status != httpx.codes.OK:
+                return ("refused" if status in (429, 503) else "error"), times
+            for event in source.iter_sse():
+                if event.event == "token":
                     times.append(time.perf_counter())
-                elif line.startswith("data: ") and event == "end":
-                    ended = orjson.loads(line.removeprefix("data: "))["finish_reason"] in ("length", "stop")
+                elif event.event == "end":
+                    ended = event.json()["finish_reason"] in ("length", "stop")
         return ("ok" if ended and len(times) > 1 else "error"), times
 
 

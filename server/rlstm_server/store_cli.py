@@ -6,6 +6,7 @@ Sessions need a user who may do little; the function library is installed by one
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 
 import click
 
@@ -59,11 +60,8 @@ def _known_url() -> str:
 
 
 async def _install(url: str) -> None:
-    link = RedisLink(url)
-    try:
+    async with aclosing(RedisLink(url)) as link:
         servers = await read_servers(link)
         await install_functions(link)
-    finally:
-        await link.close()
     for server in servers:
         click.echo(f"{server.name}: {server.product}, {LIBRARY} installed")

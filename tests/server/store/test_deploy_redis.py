@@ -79,7 +79,7 @@ async def test_the_check_passes_as_the_servers_user(installed):
 
     assert store.durability == "fsync"
     assert await find_concerns(link) == []
-    await link.close()
+    await link.aclose()
     await store.close()
 
 
