@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from rlstm_server.engine.reading import Piece, Texts
+from rlstm_server.engine.reading import Piece
 from rlstm_server.errors import InvalidText, NotFound, TooLarge
 from rlstm_server.schemas.generation import CompletionRequest, GenerationSettings
 from rlstm_server.schemas.wire import Request
@@ -41,13 +41,6 @@ def digest(request: Request, **more: object) -> bytes:
 async def off_loop(size: int, work: Callable[[], Result], small: int = SMALL) -> Result:
     """Do work whose time grows with `size` beside the event loop, when that is more than `small`."""
     return await asyncio.to_thread(work) if size > small else work()
-
-
-def size_of(passage: Texts | None) -> int:
-    """Characters or ids of a passage."""
-    if passage is None:
-        return 0
-    return len(passage.text if passage.text is not None else passage.tokens or ())
 
 
 def within(what: str, given: int, limit: int) -> None:

@@ -57,19 +57,19 @@ TRIES: Final = 3
 REASONS: Final = {"checksum": "checksum", "nonfinite": "not finite"}
 """What is wrong with a state that cannot be used, by words of the message; anything else is its schema."""
 
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 Known = TypeVar("Known")
 
 
 @dataclass(kw_only=True, eq=False)
-class Staged(Generic[Answer]):
+class Staged(Generic[AnswerT]):
     """A change that is computed: the session after it, and its answer, which is stored in two parts.
 
     Once it is committed, `expires_at_ms` is what the store says, and the revision of the copy is its own.
     """
 
     copy: SessionCopy
-    answer: Answer
+    answer: AnswerT
     summary: bytes
     details: bytes = b""
     readings: Sequence[Reading] = ()
@@ -147,8 +147,8 @@ class Sessions(SessionQueues):
     # ---- changing -----------------------------------------------------------------------------------------
 
     async def change(
-        self, task: Task[Any], compute: Callable[[SessionCopy], Awaitable[Job[Staged[Answer]]]]
-    ) -> Staged[Answer] | Replayed:
+        self, task: Task[Any], compute: Callable[[SessionCopy], Awaitable[Job[Staged[AnswerT]]]]
+    ) -> Staged[AnswerT] | Replayed:
         """Compute a change on a staged state and commit it, or find that it was; the caller has the turn.
 
         Raises Conflict when other replicas were faster each time, VersionMismatch, IdempotencyMismatch,
@@ -176,8 +176,8 @@ class Sessions(SessionQueues):
         return None if outcome is None else self._known(task.key, outcome)
 
     async def _try(
-        self, task: Task[Any], compute: Callable[[SessionCopy], Awaitable[Job[Staged[Answer]]]]
-    ) -> Staged[Answer] | Replayed | None:
+        self, task: Task[Any], compute: Callable[[SessionCopy], Awaitable[Job[Staged[AnswerT]]]]
+    ) -> Staged[AnswerT] | Replayed | None:
         """Compute and commit; None when the copy at hand was not the newest."""
         key = task.key
         copy = self.cache.get(key) or await self._load(key, None)
@@ -215,7 +215,7 @@ class Sessions(SessionQueues):
             case Stale():
                 return None
 
-    def _taken(self, staged: Staged[Answer], outcome: Committed) -> Staged[Answer]:
+    def _taken(self, staged: Staged[AnswerT], outcome: Committed) -> Staged[AnswerT]:
         """What was staged becomes the copy, and what was done is counted."""
         staged.copy = replace(staged.copy, revision=outcome.revision)
         staged.expires_at_ms = outcome.expires_at_ms
@@ -309,7 +309,7 @@ class Sessions(SessionQueues):
             self.metrics.sessions_ended.labels("closed").inc()
 
 
-async def serialize(states: States, version: int, job: Job[Staged[Answer]]) -> tuple[Staged[Answer], bytes]:
+async def serialize(states: States, version: int, job: Job[Staged[AnswerT]]) -> tuple[Staged[AnswerT], bytes]:
     """Compute a change, and serialize its state. Raises StateCorrupt where that is not finite, TooLarge."""
     staged = await job()
     return staged, states.serialize(staged.copy.key, version, staged.copy.state)

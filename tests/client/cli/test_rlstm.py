@@ -184,7 +184,7 @@ def test_ranking(session: Any, network: Network, tmp_path: Path) -> None:
     made = session("create").strip()
     table = session("score", made, "--file", str(file))
     ranked = json.loads(session("score", made, "12 monkeys", "q", "--json", "--length", "0.5"))
-    assert table.index(" q ") < table.index("12 monkeys")
+    assert table.index("  q\n") < table.index("12 monkeys")
     assert [each["rank"] for each in ranked["candidates"]] == [2, 1]
     assert told(network)["weights"] == {"lm": 1.0, "length": 0.5}
 
