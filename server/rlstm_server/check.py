@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
-import typer
+import click
 
 from rlstm_model import native
 from rlstm_model.native.library import NativeUnavailable
@@ -65,10 +65,10 @@ def report(findings: Iterable[Finding], *, as_json: bool = False) -> int:
     for finding in findings:
         found.append(finding)
         if not as_json:
-            typer.echo(finding.line())
+            click.echo(finding.line())
     well = all(finding.status != "fail" for finding in found)
     if as_json:
-        typer.echo(json.dumps({"ok": well, "checks": [asdict(finding) for finding in found]}))
+        click.echo(json.dumps({"ok": well, "checks": [asdict(finding) for finding in found]}))
     return 0 if well else 1
 
 
