@@ -368,7 +368,7 @@ class SessionStreams:
             raise InvalidField(
                 "last-event-id", "last-event-id: needs commit: only committed text can be gone on with"
             )
-        key = requests.session_key(request.call.tenant, request.call.session)
+        key = requests.session_key(request.call)
         copy = await self.sessions.read(key, request.min_version)
         progress = Progress(settings=request.settings, seed=_seed(request))
         job = partial(_show, progress, copy, self.sessions.metrics)
@@ -388,7 +388,7 @@ class SessionStreams:
         """Continue the session's text and commit it: every token is stored before it is an event."""
         requests.check_generation(request.settings, self.limits)
         requests.within("max_tokens of committed text", request.settings.max_tokens, COMMITTED_TOKENS)
-        key = requests.session_key(request.call.tenant, request.call.session)
+        key = requests.session_key(request.call)
         after, buffer = _after(request), Buffer[GenerationEvent](self.limits)
         text = _Text(self.sessions, key, request, after, buffer)
         text_id = (key, text.operation_id, text.digest(0))

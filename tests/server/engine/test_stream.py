@@ -197,7 +197,7 @@ async def test_a_deleted_session_ends_its_streams_within_a_chunk(tools, commit):
             stream = engine.generate_in_session(kept(talk, max_tokens=8_000, commit=commit))
             await anext(stream)
             await settled(engine)
-            await replica.delete(talk.caller.tenant, talk.session)
+            await replica.delete(talk.call())
             after = []
             with pytest.raises(Gone):
                 await read(stream, tokens=after)
