@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from ctypes import c_void_p
 from enum import IntEnum
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -40,6 +41,7 @@ class TokenKind(IntEnum):
     CONTROL = 7
 
 
+@cache
 def kinds_of(vocab_size: int) -> bytes:
     """The :class:`TokenKind` of each token: a vocabulary of 256 has bytes, in any other all are `OTHER`."""
     return (
@@ -88,6 +90,11 @@ class MemoryConfig(NamedTuple):
     def kept(self) -> int:
         """Tokens that a memory is made of, at most: those that are counted, and the context of the oldest."""
         return self.capacity + REACH
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of the tokens of a memory, however many they are."""
+        return self.kept * _token_type(self.vocab_size).itemsize + -(-self.kept // 8)
 
     def check(self) -> None:
         """Raise ValueError for orders that do not ascend, for what does not fit, and for an unknown kind."""
@@ -222,6 +229,11 @@ class Memory(NamedTuple):
         marked = np.concatenate((self.marked, added))[-self.config.kept :]
         return Memory(self.config, marked, values, self.read + len(added))
 
+    @property
+    def nbytes(self) -> int:
+        """Of what is stored of it."""
+        return self.config.stored_bytes + self.values.nbytes
+
     def stored(self) -> NDArray[np.uint8]:
         """``marked`` in as many bytes as any memory of this vocabulary takes: tokens, and a bit for each.
 
@@ -260,12 +272,6 @@ class Memory(NamedTuple):
 
 def _token_type(vocab_size: int) -> np.dtype[Any]:
     return np.dtype(np.uint8 if vocab_size <= 1 << 8 else "<u2" if vocab_size <= 1 << 16 else "<u4")
-
-
-def stored_size(vocab_size: int) -> int:
-    """How many bytes hold the tokens of a memory."""
-    kept = MemoryConfig(kinds_of(vocab_size)).kept
-    return kept * _token_type(vocab_size).itemsize + -(-kept // 8)
 
 
 def size_of(vocab_size: int, experts: int, orders: Sequence[int] = ORDERS) -> int:
