@@ -17,7 +17,7 @@ from rlstm_server.store.base import (
     Commit,
     Committed,
     Creation,
-    Position,
+    Revision,
     SessionKey,
     new_operation_id,
     new_session_id,
@@ -35,7 +35,7 @@ class Session:
     def __init__(self, store: RedisStore, size: int) -> None:
         self._store, self._state = store, b"s" * size
         self._key = SessionKey("bench", new_session_id())
-        self._at: Position | None = None
+        self._at: Revision | None = None
         self.took_ms: list[float] = []
 
     async def commit(self) -> None:
@@ -52,7 +52,7 @@ class Session:
                 answer=b"",
             )
             await self._store.create(creation)
-            self._at = creation.position
+            self._at = creation.revision
         commit = Commit(
             key=self._key,
             operation_id=new_operation_id(),
@@ -70,7 +70,7 @@ class Session:
         self.took_ms.append((time.perf_counter() - began) * 1_000)
         if not isinstance(outcome, Committed):
             raise TypeError(f"the commit had another outcome: {outcome}")
-        self._at = outcome.position
+        self._at = outcome.revision
 
     async def commit_for(self, seconds: float) -> None:
         """Commit without pause."""

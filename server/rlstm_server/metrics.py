@@ -10,11 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
+
+from rlstm_server.errors import (
+    OutcomeUnknown,
+    Rejection,
+    ServerError,
+    StateCorrupt,
+    StoreFull,
+    StoreUnavailable,
+)
 
 Outcome = Literal["ok", "client_error", "server_error", "cancelled", "rejected"]
 Phase = Literal["score", "generate", "update"]
@@ -24,14 +33,22 @@ MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
 OTHER = "unknown"
 """The endpoint of every request that matches no route of ours."""
 
-PHASES: tuple[Phase, ...] = ("score", "generate", "update")
-OUTCOMES = ("ok", "client_error", "server_error", "cancelled", "rejected")
-REJECTIONS = ("queue_full", "too_large", "conflict", "drain", "auth", "rate", "store_down")
-UPDATE_OUTCOMES = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen", "rolled_back")
+PHASES: tuple[Phase, ...] = get_args(Phase)
+GUARDS = {
+    "step_skipped": "skipped_nonfinite",
+    "restarted": "rolled_back",
+    "reset": "rolled_back",
+    "frozen": "skipped_frozen",
+}
+"""What updates that a guard kept from being steps are counted as; one that was "projected" is a step.
+
+The evaluator's own guards count once a row, those of a single expert's loss guard once a segment.
+"""
+
 BUILD = ("version", "model", "model_fingerprint", "dtype", "device")
 ENDINGS = ("closed", "idle_ttl")
 PARTS = ("static", "weights", "memory", "adapted")
-TIERS: tuple[Tier, ...] = ("device", "host")
+TIERS: tuple[Tier, ...] = get_args(Tier)
 STORE_OPERATIONS = (
     "create",
     "load",
@@ -51,7 +68,13 @@ STORE_OPERATIONS = (
     "usage",
     "ping",
 )
-STORE_FAULTS = ("unavailable", "full", "timeout", "corrupt", "other")
+STORE_FAULTS: Mapping[type[ServerError], str] = {
+    StoreUnavailable: "unavailable",
+    StoreFull: "full",
+    OutcomeUnknown: "timeout",
+    StateCorrupt: "corrupt",
+}
+"""Errors that are faults of the store. With any other the store did its work and the answer is an error."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 STEP_SECONDS = SECONDS[:12]
@@ -123,8 +146,12 @@ class Metrics:
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
     def _requests_metrics(self, endpoints: Sequence[str]) -> None:
-        self.requests = self._counter("requests", "Requests by outcome", endpoint=endpoints, outcome=OUTCOMES)
-        self.rejected = self._counter("requests_rejected", "Requests refused unworked", reason=REJECTIONS)
+        self.requests = self._counter(
+            "requests", "Requests by outcome", endpoint=endpoints, outcome=get_args(Outcome)
+        )
+        self.rejected = self._counter(
+            "requests_rejected", "Requests refused unworked", reason=get_args(Rejection)
+        )
         self.request_seconds = self._histogram(
             "request_duration_seconds", "Whole request", SECONDS, endpoint=endpoints
         )
@@ -150,7 +177,9 @@ class Metrics:
         self.batch_tokens = self._histogram("batch_tokens", "Tokens of a batch", BATCH_TOKENS, phase=PHASES)
 
     def _adaptation_metrics(self) -> None:
-        self.updates = self._counter("adapt_updates", "Gradient steps", outcome=UPDATE_OUTCOMES)
+        self.updates = self._counter(
+            "adapt_updates", "Gradient steps", outcome=("applied", "clipped", *sorted({*GUARDS.values()}))
+        )
         self.update_seconds = self._histogram(
             "adapt_update_seconds", "A batch in which rows learned", STEP_SECONDS
         )
@@ -185,7 +214,7 @@ class Metrics:
         self.store_max_bytes = self._gauge("store_max_bytes", "Memory that the store may use; 0: no limit")
         self.store_evicted = self._gauge("store_evicted_keys", "Keys that the store dropped to make room")
         self.store_errors = self._counter(
-            "store_errors", "Store faults", op=STORE_OPERATIONS, reason=STORE_FAULTS
+            "store_errors", "Store faults", op=STORE_OPERATIONS, reason=(*STORE_FAULTS.values(), "other")
         )
         self.store_seconds = self._histogram(
             "store_op_seconds", "Store calls", STEP_SECONDS, op=STORE_OPERATIONS

@@ -19,7 +19,7 @@ from redis import Redis
 from rlstm_server.app import create_app
 from rlstm_server.errors import Gone, NotFound, StateCorrupt
 from rlstm_server.settings import Settings
-from rlstm_server.store.base import Position, SessionKey
+from rlstm_server.store.base import Revision, SessionKey
 from rlstm_server.store.memory_store import MemoryStore
 from rlstm_server.store.redis_client import session_key
 from rlstm_server.store.redis_store import RedisStore
@@ -133,10 +133,10 @@ class _Judging:
             self.verdict.lost.append(f"the end of {told.id}: it is there")
         applied = self._applied(told)
         self._check_operations(told, applied)
-        at = Position.first(key)
+        at = Revision.first(key)
         for operation in applied:
             at = at.after(operation.id, operation.body_hash)
-        if at != head.position:
+        if at != head.revision:
             self.verdict.twice.append(f"the {len(applied)} operations of {told.id} lead elsewhere")
             return
         await self._check_snapshots(told)

@@ -14,7 +14,7 @@ from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.reading import Place
 from rlstm_server.engine.state import SessionCopy, SessionFacts, SessionState
 from rlstm_server.schemas.text import AdaptationRequest
-from rlstm_server.store.base import Position, SessionKey
+from rlstm_server.store.base import Revision, SessionKey
 
 KEY = SessionKey("acme", "0123456789abcdef")
 SEGMENT = 4
@@ -84,7 +84,7 @@ def _world(served):
     states = [_state(served, length, **one) for length in (0, 2, SEGMENT, 11) for one in asked]
     facts = SessionFacts(name=None, created_at_ms=0, ttl_ms=1, metadata={"n": 1, "é": "ü", "x": None})
     copies = [
-        SessionCopy(key=KEY, position=Position.first(KEY), state=state, facts=facts) for state in states
+        SessionCopy(key=KEY, revision=Revision.first(KEY), state=state, facts=facts) for state in states
     ]
     files = tuple(write_file(copy) for copy in copies)
     return World(served, tuple(states), files)

@@ -149,7 +149,7 @@ async def _stage_append(
     reading = await read_piece(copy.state, piece, learn=learn, top=top, spaces=request.spaces)
     state = reading.state.measured(request.note)
     answer = AppendAnswer(
-        version=copy.position.version + 1,
+        version=copy.revision.version + 1,
         position=state.adapted.position,
         durability=durability,
         replayed=False,
@@ -171,7 +171,7 @@ async def _stage_append(
 async def _stage(change: Callable[[], SessionCopy]) -> Staged[SessionInfo]:
     """A change without scores."""
     after = change()
-    info = replace(info_of(after), version=after.position.version + 1)
+    info = replace(info_of(after), version=after.revision.version + 1)
     summary, details = answers.store_session(info)
     return Staged(copy=after, answer=info, summary=summary, details=details)
 

@@ -300,5 +300,5 @@ def _prompt_event(order: _Order, place: int, prompt: Prompt, columns: Columns | 
         logprobs=(None,) * unscored + logprobs,
         ranks=(None,) * unscored + ranks,
         top=((),) * (len(piece.ids) - len(top)) + top,
-        version=None if order.copy is None else order.copy.position.version,
+        version=None if order.copy is None else order.copy.revision.version,
     )

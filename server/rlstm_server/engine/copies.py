@@ -16,7 +16,7 @@ def write_file(copy: SessionCopy) -> bytes:
         copy.state,
         tenant="",
         session=copy.key.session_id,
-        version=copy.position.version,
+        version=copy.revision.version,
         learning=copy.facts.learning,
         metadata=dict(copy.facts.metadata),
     )

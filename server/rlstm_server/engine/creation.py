@@ -35,7 +35,7 @@ from rlstm_server.store.base import (
     Creation,
     CreationReplayed,
     Mismatch,
-    Position,
+    Revision,
     SessionKey,
     new_session_id,
 )
@@ -80,7 +80,7 @@ class Creator:
 
         async def forked() -> tuple[SessionState, SessionFacts]:
             copy = await self.sessions.read(source, request.min_version)
-            state, version = copy.state, copy.position.version
+            state, version = copy.state, copy.revision.version
             if request.snapshot is not None:
                 state, version = await self.changes.snapshots.open(source, request.snapshot)
             metadata = copy.facts.metadata if request.metadata is None else request.metadata
@@ -158,7 +158,7 @@ class Creator:
         self, task: Task[CreatedSession], state: SessionState, facts: SessionFacts, *, brought: bool
     ) -> CreatedSession:
         key = task.key
-        copy = SessionCopy(key=key, position=Position.first(key), state=state, facts=facts)
+        copy = SessionCopy(key=key, revision=Revision.first(key), state=state, facts=facts)
         described = answers.write_session(info_of(copy, facts.created_at_ms + facts.ttl_ms))
         size = state.served.state_bytes(state.choice)
         async with self.quota.reserve(task.call, size, sessions=1):

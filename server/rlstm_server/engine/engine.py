@@ -23,14 +23,8 @@ from rlstm_server.engine.snapshots import NamedSnapshots
 from rlstm_server.engine.state import SessionCache, States
 from rlstm_server.engine.stream import SessionStreams
 from rlstm_server.engine.worker import ROWS, Worker
-from rlstm_server.errors import (
-    OutcomeUnknown,
-    ServerError,
-    StateCorrupt,
-    StoreFull,
-    StoreUnavailable,
-)
-from rlstm_server.metrics import STORE_OPERATIONS, Metrics, Tier
+from rlstm_server.errors import ServerError
+from rlstm_server.metrics import STORE_FAULTS, STORE_OPERATIONS, Metrics, Tier
 from rlstm_server.settings import Limits
 from rlstm_server.store.base import SessionStore
 
@@ -132,14 +126,6 @@ class Engine:
 NAMES: Final = {"load_head": "load"}
 """What calls are counted as, where that is not their name."""
 
-FAULTS: Final[dict[type[ServerError], str]] = {
-    StoreUnavailable: "unavailable",
-    StoreFull: "full",
-    OutcomeUnknown: "timeout",
-    StateCorrupt: "corrupt",
-}
-"""Errors that are faults of the store. With any other the store did its work and the answer is an error."""
-
 
 class _Metered:
     def __init__(self, store: SessionStore, metrics: Metrics) -> None:
@@ -159,7 +145,7 @@ class _Metered:
         try:
             return await getattr(self.store, name)(*args, **kwargs)
         except ServerError as error:
-            reason = next((FAULTS[kind] for kind in type(error).__mro__ if kind in FAULTS), None)
+            reason = next((STORE_FAULTS[kind] for kind in type(error).__mro__ if kind in STORE_FAULTS), None)
             if reason is not None:
                 self._metrics.store_errors.labels(operation, reason).inc()
             raise

@@ -25,24 +25,13 @@ from rlstm_model.vocab import Vocab
 from rlstm_server.engine.state import START, Place, SessionState
 from rlstm_server.engine.worker import compute
 from rlstm_server.errors import InvalidField, InvalidText, InvalidToken, StateCorrupt
-from rlstm_server.metrics import Metrics
+from rlstm_server.metrics import GUARDS, Metrics
 from rlstm_server.schemas.sessions import SessionTotals
 from rlstm_server.schemas.text import Alternatives, Columns, Given, Passage, Totals
 
 Texts = Passage | Given
 
 WORD: Final = re.compile(r"\S+")
-
-UPDATE_OUTCOMES = {
-    "step_skipped": "skipped_nonfinite",
-    "restarted": "rolled_back",
-    "reset": "rolled_back",
-    "frozen": "skipped_frozen",
-}
-"""The guards that are no step, by the name they are counted under; "projected" is a step.
-
-The evaluator's own are counted once a row, those of a single expert's loss guard once a segment.
-"""
 
 
 # ---- tokens -----------------------------------------------------------------------------------------------
@@ -208,7 +197,7 @@ class Reading:
         clipped = self.guards["projected"]
         metrics.updates.labels("clipped").inc(clipped)
         metrics.updates.labels("applied").inc(self.row_steps - clipped)
-        for guard, outcome in UPDATE_OUTCOMES.items():
+        for guard, outcome in GUARDS.items():
             metrics.updates.labels(outcome).inc(self.guards[guard])
         for norm in self.gradient_norms:
             metrics.gradient_norm.observe(norm)

@@ -37,18 +37,18 @@ class Schedulable(Protocol):
 RequestT = TypeVar("RequestT", bound=Schedulable)
 
 
-Place: TypeAlias = tuple[int, int, str]
-"""A tenant's place in their order: the rows that it had, fewest first; then first come; its name."""
+StartTag: TypeAlias = tuple[int, int, str]
+"""Where a tenant stands in their order: the rows that it had, fewest first; then first come; its name."""
 
 
 @dataclass
 class _Tenant(Generic[RequestT]):
-    """`had` are the rows it was given, and what others had when it came; it has a `place` while it waits."""
+    """`had` are the rows it was given, and what others had when it came; it has a `tag` while it waits."""
 
     had: int
     requests: int = 0
     queue: "deque[RequestT]" = field(default_factory=deque)
-    place: Place | None = None
+    tag: StartTag | None = None
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Scheduler(Generic[RequestT]):
     budget: int
     active: int = 0
     _tenants: dict[str, _Tenant[RequestT]] = field(default_factory=dict)
-    _order: list[Place] = field(default_factory=list)
+    _order: list[StartTag] = field(default_factory=list)
     _running: set[RequestT] = field(default_factory=set)
     _now: int = 0
     _numbers: "count[int]" = field(default_factory=count)
@@ -108,7 +108,7 @@ class Scheduler(Generic[RequestT]):
             request = tenant.queue.popleft()
             chosen.append(request)
             rows += request.rows
-            self._now, tenant.had, tenant.place = had, had + request.rows, None
+            self._now, tenant.had, tenant.tag = had, had + request.rows, None
             self._wait(name, tenant)
         self._running.update(chosen)
         return chosen
@@ -128,9 +128,9 @@ class Scheduler(Generic[RequestT]):
         tenant = self._tenants.get(request.tenant)
         if tenant is not None and request in tenant.queue:
             tenant.queue.remove(request)
-            if not tenant.queue and tenant.place is not None:
-                del self._order[bisect_left(self._order, tenant.place)]
-                tenant.place = None
+            if not tenant.queue and tenant.tag is not None:
+                del self._order[bisect_left(self._order, tenant.tag)]
+                tenant.tag = None
             self._leave(request, tenant)
         return request not in self._running
 
@@ -138,21 +138,21 @@ class Scheduler(Generic[RequestT]):
         """Raise ValueError unless every request is in exactly one place and the counts add up."""
         requests = self.requests
         _equal("requests in two places", len(requests), len({*requests}))
-        places = sorted(tenant.place for tenant in self._tenants.values() if tenant.place is not None)
-        _equal("places of tenants", self._order, places)
+        tags = sorted(tenant.tag for tenant in self._tenants.values() if tenant.tag is not None)
+        _equal("tags of tenants", self._order, tags)
         for name, tenant in self._tenants.items():
-            _equal("a tenant that waits", tenant.place is not None, bool(tenant.queue))
+            _equal("a tenant that waits", tenant.tag is not None, bool(tenant.queue))
             own = sum(request.tenant == name for request in requests)
             _equal("requests of a tenant", tenant.requests, own)
             _equal("a tenant that has requests", own > 0, True)
         _equal("all requests", self.active, len(requests))
 
     def _wait(self, name: str, tenant: _Tenant[RequestT]) -> None:
-        """Take a place among the tenants, with a queue. What was not asked for earlier is not owed now."""
-        if tenant.queue and tenant.place is None:
+        """Put a tenant with a queue in their order. What was not asked for earlier is not owed now."""
+        if tenant.queue and tenant.tag is None:
             tenant.had = max(tenant.had, self._now)
-            tenant.place = (tenant.had, next(self._numbers), name)
-            insort(self._order, tenant.place)
+            tenant.tag = (tenant.had, next(self._numbers), name)
+            insort(self._order, tenant.tag)
 
     def _leave(self, request: RequestT, tenant: _Tenant[RequestT]) -> None:
         tenant.requests -= 1

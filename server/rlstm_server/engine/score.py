@@ -120,7 +120,7 @@ class Scoring:
             ran = await self.sessions.worker.run(job, request.call, min(len(pieces), ROWS_OF_REQUEST))
         self.sessions.metrics.tokens.labels("scored").inc(sum(ranked.tokens for ranked in ran.result))
         timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
-        return CandidatesAnswer(version=copy.position.version, candidates=ran.result, timings=timings)
+        return CandidatesAnswer(version=copy.revision.version, candidates=ran.result, timings=timings)
 
     def _candidate_pieces(self, request: CandidatesRequest, copy: SessionCopy) -> Sequence[Piece]:
         vocab, place = copy.state.served.vocab, copy.state.place

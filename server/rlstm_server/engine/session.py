@@ -55,7 +55,7 @@ from rlstm_server.store.base import (
 REDOS: Final = 3
 TRIES: Final = 3
 
-FAULTS: Final = {"checksum": "checksum", "nonfinite": "not finite"}
+REASONS: Final = {"checksum": "checksum", "nonfinite": "not finite"}
 """What is wrong with a state that cannot be used, by words of the message; anything else is its schema."""
 
 Answer = TypeVar("Answer")
@@ -66,7 +66,7 @@ Known = TypeVar("Known")
 class Staged(Generic[Answer]):
     """A change that is computed: the session after it, and its answer, which is stored in two parts.
 
-    Once it is committed, `expires_at_ms` is what the store says, and the position of the copy is its own.
+    Once it is committed, `expires_at_ms` is what the store says, and the revision of the copy is its own.
     """
 
     copy: SessionCopy
@@ -92,8 +92,8 @@ class Sessions(SessionQueues):
     async def read(self, key: SessionKey, min_version: int | None = None) -> SessionCopy:
         """The newest state, as the store says. Raises NotFound, Gone, VersionMismatch below `min_version`."""
         copy = await self._load(key, self.cache.get(key))
-        if min_version is not None and copy.position.version < min_version:
-            raise VersionMismatch(min_version, copy.position.version)
+        if min_version is not None and copy.revision.version < min_version:
+            raise VersionMismatch(min_version, copy.revision.version)
         return copy
 
     async def open(self, key: SessionKey, version: int, value: bytes) -> SessionState:
@@ -102,7 +102,7 @@ class Sessions(SessionQueues):
         try:
             return await off_loop(len(value), opening, STATE_BYTES)
         except StateCorrupt as error:
-            reason = next((name for name, words in FAULTS.items() if words in error.detail), "schema")
+            reason = next((name for name, words in REASONS.items() if words in error.detail), "schema")
             self.metrics.restore_failures.labels(reason).inc()
             raise
         except ModelMismatch:
@@ -126,7 +126,7 @@ class Sessions(SessionQueues):
         """
         began = time.perf_counter()
         try:
-            head = await self.store.load_head(key, known=None if known is None else known.position)
+            head = await self.store.load_head(key, known=None if known is None else known.revision)
         except (Gone, NotFound):
             self.cache.drop(key)
             raise
@@ -134,13 +134,13 @@ class Sessions(SessionQueues):
             return known
         async with self._loads.setdefault(key, asyncio.Lock()):
             made = self.cache.get(key)
-            if made is not None and made.position == head.position:
+            if made is not None and made.revision == head.revision:
                 return made
             if not head.state:
                 self.metrics.restore_failures.labels("missing").inc()
                 raise StateCorrupt("the session has no state in the store")
             state = await self.open(key, head.version, head.state)
-            copy = SessionCopy(key=key, position=head.position, state=state, facts=session_facts(head))
+            copy = SessionCopy(key=key, revision=head.revision, state=state, facts=session_facts(head))
             self.cache.put(copy)
         self.metrics.load_seconds.observe(time.perf_counter() - began)
         return copy
@@ -182,7 +182,7 @@ class Sessions(SessionQueues):
         """Compute and commit; None when the copy at hand was not the newest."""
         key = task.key
         copy = self.cache.get(key) or await self._load(key, None)
-        job = partial(serialize, self.states, copy.position.version + 1, await compute(copy))
+        job = partial(serialize, self.states, copy.revision.version + 1, await compute(copy))
         with self.distrusting(key):
             ran = await self.worker.run(job, task.call, copy.state.adapted.expert_config.rows)
         staged, state = ran.result
@@ -191,7 +191,7 @@ class Sessions(SessionQueues):
             operation_id=task.operation_id,
             body_hash=task.body_hash,
             if_match=task.if_match,
-            expects=copy.position,
+            expects=copy.revision,
             info=write_session(info_of(staged.copy)),
             state=state,
             ttl_ms=staged.copy.facts.ttl_ms,
@@ -210,7 +210,7 @@ class Sessions(SessionQueues):
             case Replayed() | Mismatch():
                 return self._repeated(task, self._known(key, outcome))
             case Moved():
-                if copy.position.version != outcome.current:
+                if copy.revision.version != outcome.current:
                     self.cache.drop(key)
                 raise VersionMismatch(task.if_match or 0, outcome.current)
             case Stale():
@@ -218,7 +218,7 @@ class Sessions(SessionQueues):
 
     def _taken(self, staged: Staged[Answer], outcome: Committed) -> Staged[Answer]:
         """What was staged becomes the copy, and what was done is counted."""
-        staged.copy = replace(staged.copy, position=outcome.position)
+        staged.copy = replace(staged.copy, revision=outcome.revision)
         staged.expires_at_ms = outcome.expires_at_ms
         self.cache.put(staged.copy)
         for reading in staged.readings:
@@ -236,7 +236,7 @@ class Sessions(SessionQueues):
             self.metrics.replays.labels("body_mismatch").inc()
             raise IdempotencyMismatch("the idempotency key was used with another request")
         copy = self.cache.get(key)
-        if copy is not None and copy.position != outcome.current:
+        if copy is not None and copy.revision != outcome.current:
             self.cache.drop(key)
         return outcome
 
@@ -257,13 +257,13 @@ class Sessions(SessionQueues):
     async def note(self, tenant: str, session: str, min_version: int | None = None) -> NoteAnswer:
         """What the client keeps with one. Raises NotFound, Gone, VersionMismatch below `min_version`."""
         copy = await self.read(session_key(tenant, session), min_version)
-        return NoteAnswer(version=copy.position.version, note=copy.state.note)
+        return NoteAnswer(version=copy.revision.version, note=copy.state.note)
 
     async def export(self, call: Call, min_version: int | None = None) -> ExportedSession:
         """One as a file. Raises NotFound, Gone, VersionMismatch below `min_version`."""
         copy = await self.read(session_key(call.tenant, call.session), min_version)
         data = await off_loop(copy.state.nbytes, partial(write_file, copy), STATE_BYTES)
-        return ExportedSession(session=call.session, version=copy.position.version, data=data)
+        return ExportedSession(session=call.session, version=copy.revision.version, data=data)
 
     async def page(self, tenant: str, limit: int, cursor: str | None, name: str | None = None) -> SessionPage:
         """A page of a tenant's sessions, or the one of a name. One that is damaged is left out."""
@@ -363,4 +363,4 @@ async def _own(commit: Commit, outcome: CommitOutcome, store: SessionStore) -> C
         expires_at_ms = (await store.load_head(commit.key, with_state=False)).expires_at_ms
     except ServerError:
         expires_at_ms = int(time.time() * 1000) + commit.ttl_ms  # our clock is all that is left
-    return Committed(position=commit.position, expires_at_ms=expires_at_ms)
+    return Committed(revision=commit.revision, expires_at_ms=expires_at_ms)

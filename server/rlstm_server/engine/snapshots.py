@@ -77,14 +77,14 @@ class NamedSnapshots:
     ) -> SnapshotAnswer | None:
         """Name the version that is the newest now; None when that was overtaken."""
         copy = await self.sessions.read(key)
-        if (known := await self._known(key, request, copy.position.version)) is not None:
+        if (known := await self._known(key, request, copy.revision.version)) is not None:
             return self._answer(known, replayed=True)
-        if request.call.if_match not in (None, copy.position.version):
-            raise VersionMismatch(request.call.if_match or 0, copy.position.version)
+        if request.call.if_match not in (None, copy.revision.version):
+            raise VersionMismatch(request.call.if_match or 0, copy.revision.version)
         noted = _Noted(position=copy.state.adapted.position, totals=copy.state.totals, key=request.call.key)
         store, written = self.sessions.store, noted.model_dump_json().encode()
         async with self.quota.reserve(request.call, copy.state.nbytes, sessions=0):
-            named = await task.commit(store.name_snapshot(key, request.name, copy.position, written))
+            named = await task.commit(store.name_snapshot(key, request.name, copy.revision, written))
         if not isinstance(named, NamedSnapshot):
             self.sessions.cache.drop(key)
             return None

@@ -33,7 +33,7 @@ from rlstm_server.errors import InvalidField, StateCorrupt, TooLarge
 from rlstm_server.metrics import Metrics, Tier
 from rlstm_server.schemas.sessions import Ancestor, SessionTotals
 from rlstm_server.schemas.text import AdaptationChoice
-from rlstm_server.store.base import Position, SessionKey
+from rlstm_server.store.base import Revision, SessionKey
 
 MAGIC: Final = b"RLSTMST3"
 MAX_HEADER_BYTES: Final = 1 << 20
@@ -287,10 +287,10 @@ class SessionFacts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SessionCopy:
-    """One replica's copy of a session, and whose it is and at which place of its history."""
+    """One replica's copy of a session, and whose it is and at which revision."""
 
     key: SessionKey
-    position: Position
+    revision: Revision
     state: SessionState
     facts: SessionFacts
 

@@ -286,7 +286,7 @@ class _Text:
                 raise Conflict("the session does not remember this text any more")
             done = await self._generated(task)
             if isinstance(done, Staged):
-                self._repeats, self.version = False, done.copy.position.version
+                self._repeats, self.version = False, done.copy.revision.version
                 return done.answer
             stored = done
         self._repeats, self.version = True, stored.version
@@ -303,7 +303,7 @@ class _Text:
             return stored
 
     async def _plan(self, copy: SessionCopy) -> Job[Staged[Chunk]]:
-        if self.version is not None and copy.position.version != self.version:
+        if self.version is not None and copy.revision.version != self.version:
             raise Conflict("the session was changed since the text broke off")
         self._served = copy.state.served
         return partial(_generate_chunk, self.progress, copy)

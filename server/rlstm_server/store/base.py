@@ -76,8 +76,8 @@ class SessionKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """A place in one history: the version, and the running hash of all operations up to it."""
+class Revision:
+    """A point of one history: the version, and the running hash of all operations up to it."""
 
     version: int
     chain: bytes
@@ -89,17 +89,17 @@ class Position:
             raise ValueError(f"chain must be {CHAIN_BYTES} bytes, not {len(self.chain)}")
 
     @classmethod
-    def first(cls, key: SessionKey) -> "Position":
+    def first(cls, key: SessionKey) -> "Revision":
         """Version 0, with a chain that belongs to this session alone."""
         seed = f"rlstm chain 2\0{key.tenant}\0{key.session_id}".encode()
         return cls(0, hashlib.sha256(seed).digest())
 
-    def after(self, operation_id: str, body_hash: bytes) -> "Position":
-        """The position after an operation: chain' = SHA-256(chain ‖ operation id ‖ body hash)."""
+    def after(self, operation_id: str, body_hash: bytes) -> "Revision":
+        """The revision after an operation: chain' = SHA-256(chain ‖ operation id ‖ body hash)."""
         digest = hashlib.sha256(self.chain)
         digest.update(operation_id.encode())
         digest.update(body_hash)
-        return Position(self.version + 1, digest.digest())
+        return Revision(self.version + 1, digest.digest())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,10 +107,10 @@ class Head:
     """The newest version of a session.
 
     info    what a listing shows (JSON, by the engine); replaced whole by each commit
-    state   None when the caller asked for none or already has this position
+    state   None when the caller asked for none or already has this revision
     """
 
-    position: Position
+    revision: Revision
     name: str | None
     info: bytes
     state: bytes | None
@@ -121,7 +121,7 @@ class Head:
     @property
     def version(self) -> int:
         """The number of operations that led here."""
-        return self.position.version
+        return self.revision.version
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,9 +144,9 @@ class Creation:
     brought: bool = False
 
     @property
-    def position(self) -> Position:
+    def revision(self) -> Revision:
         """Where the new session starts."""
-        return Position.first(self.key)
+        return Revision.first(self.key)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,7 +166,7 @@ class Commit:
     operation_id: str
     body_hash: bytes
     if_match: int | None
-    expects: Position
+    expects: Revision
     info: bytes
     state: bytes
     ttl_ms: int
@@ -174,7 +174,7 @@ class Commit:
     details: bytes = b""
 
     @property
-    def position(self) -> Position:
+    def revision(self) -> Revision:
         """Where the session stands once this is committed."""
         return self.expects.after(self.operation_id, self.body_hash)
 
@@ -198,7 +198,7 @@ class CreationReplayed:
 class Committed:
     """The operation took effect, as durably as the store says."""
 
-    position: Position
+    revision: Revision
     expires_at_ms: int
 
 
@@ -212,11 +212,11 @@ class Replayed:
     version: int
     summary: bytes
     details: bytes | None
-    current: Position
+    current: Revision
 
     def is_of(self, commit: Commit) -> bool:
         """Whether it is this very commit that took effect, and nothing has happened since."""
-        here = (self.version, self.current) == (commit.position.version, commit.position)
+        here = (self.version, self.current) == (commit.revision.version, commit.revision)
         return here and (self.summary, self.details) == (commit.summary, commit.details)
 
 
@@ -236,7 +236,7 @@ class Moved:
 class Stale:
     """The state that the operation was computed on is not the head; nothing happened. Load and redo."""
 
-    current: Position
+    current: Revision
 
 
 CreationOutcome = Created | CreationReplayed | Mismatch
@@ -304,7 +304,7 @@ class SessionStore(Protocol):
         ...
 
     async def load_head(
-        self, key: SessionKey, *, known: Position | None = None, with_state: bool = True
+        self, key: SessionKey, *, known: Revision | None = None, with_state: bool = True
     ) -> Head:
         """Return the newest version; without its state if the caller is at it already or wants none.
 
@@ -335,9 +335,9 @@ class SessionStore(Protocol):
         ...
 
     async def name_snapshot(
-        self, key: SessionKey, name: str, position: Position, info: bytes
+        self, key: SessionKey, name: str, revision: Revision, info: bytes
     ) -> NamedSnapshot | Stale:
-        """Keep a copy of the state at `position`, which must be the head's, under a name.
+        """Keep a copy of the state at `revision`, which must be the head's, under a name.
 
         The same again changes nothing. Raises errors.SnapshotExists for a name that another version has,
         errors.TooLarge over the limit, errors.StoreFull, errors.Gone, errors.NotFound.

@@ -36,8 +36,8 @@ from rlstm_server.store.base import (
     Moved,
     NamedSnapshot,
     Page,
-    Position,
     Replayed,
+    Revision,
     SessionKey,
     Stale,
     Usage,
@@ -93,7 +93,7 @@ class History:
     def __init__(self, creation: Creation, limits: Limits, now_ms: int) -> None:
         self._limits = limits
         self.head = Head(
-            position=creation.position,
+            revision=creation.revision,
             name=creation.name,
             info=creation.info,
             state=creation.state,
@@ -104,7 +104,7 @@ class History:
         self.answer = creation.answer
         self.operations: dict[str, Done] = {}
         self.details: dict[int, bytes] = {}
-        self.named: dict[str, tuple[NamedSnapshot, Position, bytes]] = {}
+        self.named: dict[str, tuple[NamedSnapshot, Revision, bytes]] = {}
 
     @property
     def nbytes(self) -> int:
@@ -123,7 +123,7 @@ class History:
             version=done.version,
             summary=done.summary,
             details=self.details.get(done.version) if done.detailed else b"",
-            current=self.head.position,
+            current=self.head.revision,
         )
 
     def refusal(self, commit: Commit, now_ms: int) -> CommitOutcome | None:
@@ -134,16 +134,16 @@ class History:
             return known
         if commit.if_match is not None and commit.if_match != head.version:
             return Moved(current=head.version)
-        if commit.expects != head.position:
-            return Stale(current=head.position)
+        if commit.expects != head.revision:
+            return Stale(current=head.revision)
         return None
 
     def apply(self, commit: Commit, now_ms: int) -> None:
         """Apply an operation that nothing speaks against."""
-        version, limits = commit.position.version, self._limits
+        version, limits = commit.revision.version, self._limits
         self.head = replace(
             self.head,
-            position=commit.position,
+            revision=commit.revision,
             info=commit.info,
             state=commit.state,
             expires_at_ms=now_ms + commit.ttl_ms,
@@ -235,11 +235,11 @@ class MemoryStore:
         return Created(head=history.head)
 
     async def load_head(
-        self, key: SessionKey, *, known: Position | None = None, with_state: bool = True
+        self, key: SessionKey, *, known: Revision | None = None, with_state: bool = True
     ) -> Head:
         """Return the newest version."""
         head = self._living(key).head
-        return head if with_state and head.position != known else replace(head, state=None)
+        return head if with_state and head.revision != known else replace(head, state=None)
 
     async def commit(self, commit: Commit) -> CommitOutcome:
         """Apply one operation."""
@@ -251,7 +251,7 @@ class MemoryStore:
         self._make_room(len(commit.state) - len(history.head.state or b""), share=1.0)
         history.apply(commit, self._clock_ms())
         self._used_bytes += history.nbytes - before
-        return Committed(position=commit.position, expires_at_ms=history.head.expires_at_ms)
+        return Committed(revision=commit.revision, expires_at_ms=history.head.expires_at_ms)
 
     async def recall(
         self, key: SessionKey, operation_id: str, body_hash: bytes
@@ -272,16 +272,16 @@ class MemoryStore:
         return CreationReplayed(session_id=done.made, answer=made.answer)
 
     async def name_snapshot(
-        self, key: SessionKey, name: str, position: Position, info: bytes
+        self, key: SessionKey, name: str, revision: Revision, info: bytes
     ) -> NamedSnapshot | Stale:
         """Keep a copy of the present state."""
         history = self._living(key)
         state = history.head.state or b""
         known = history.named.get(name)
-        if known is not None and known[1] == position:
+        if known is not None and known[1] == revision:
             return known[0]
-        if position != history.head.position:
-            return Stale(current=history.head.position)
+        if revision != history.head.revision:
+            return Stale(current=history.head.revision)
         if known is not None:
             raise SnapshotExists("another version of the session has a snapshot of this name")
         if len(history.named) >= self._limits.named_snapshots:
@@ -289,12 +289,12 @@ class MemoryStore:
         self._make_room(len(state), share=self._limits.import_below)
         new = NamedSnapshot(
             name=name,
-            version=position.version,
+            version=revision.version,
             created_at_ms=self._clock_ms(),
             info=info,
             state_bytes=len(state),
         )
-        history.named[name] = new, position, state
+        history.named[name] = new, revision, state
         self._used_bytes += len(state)
         return new
 

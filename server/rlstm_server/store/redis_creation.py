@@ -72,11 +72,11 @@ class RedisCreations:
 
     async def place(self, creation: Creation) -> Head:
         """Write the session; it vanishes by itself unless it is made permanent."""
-        position = creation.position
+        revision = creation.revision
         reply = await self._link.session(
             "create",
             creation.key,
-            position.chain,
+            revision.chain,
             (creation.name or "").encode(),
             creation.info,
             creation.state,
@@ -86,7 +86,7 @@ class RedisCreations:
             changes=False,  # nobody knows of it yet
         )
         return Head(
-            position=position,
+            revision=revision,
             name=creation.name,
             info=creation.info,
             state=creation.state,

@@ -36,8 +36,8 @@ from rlstm_server.store.base import (
     Moved,
     NamedSnapshot,
     Page,
-    Position,
     Replayed,
+    Revision,
     SessionKey,
     Stale,
     Usage,
@@ -120,7 +120,7 @@ class RedisStore:
         return await self._creations.create(creation)
 
     async def load_head(
-        self, key: SessionKey, *, known: Position | None = None, with_state: bool = True
+        self, key: SessionKey, *, known: Revision | None = None, with_state: bool = True
     ) -> Head:
         """Return the newest version, in one round trip."""
         version, chain = (known.version, known.chain) if known else ("", b"")
@@ -131,7 +131,7 @@ class RedisStore:
 
     async def commit(self, commit: Commit) -> CommitOutcome:
         """Apply one operation, in one round trip."""
-        limits, after = self._limits, commit.position
+        limits, after = self._limits, commit.revision
         arguments = (
             commit.operation_id.encode(),
             commit.body_hash.hex(),
@@ -174,7 +174,7 @@ class RedisStore:
         return await self._creations.recall(tenant, operation_id, body_hash)
 
     async def name_snapshot(
-        self, key: SessionKey, name: str, position: Position, info: bytes
+        self, key: SessionKey, name: str, revision: Revision, info: bytes
     ) -> NamedSnapshot | Stale:
         """Copy the present state, in the store, in one round trip."""
         await self._admit(self._limits.import_below)
@@ -182,9 +182,9 @@ class RedisStore:
             "name_snapshot",
             key,
             name.encode(),
-            position.version,
-            position.chain,
-            position.chain.hex(),
+            revision.version,
+            revision.chain,
+            revision.chain.hex(),
             info,
             self._limits.named_snapshots,
             self._limits.tombstone_ms,
@@ -193,7 +193,7 @@ class RedisStore:
         fields = reply.content
         match fields[0]:
             case b"STALE":
-                return Stale(current=Position(int(fields[1]), fields[2]))
+                return Stale(current=Revision(int(fields[1]), fields[2]))
             case b"EXISTS":
                 raise SnapshotExists("another version of the session has a snapshot of this name")
             case b"FULL":
@@ -348,7 +348,7 @@ def _head(reply: Sequence[Any]) -> Head:
     _, version, chain, created_at, expires_at, ttl, name, info, *state = reply
     try:
         return Head(
-            position=Position(int(version), chain),
+            revision=Revision(int(version), chain),
             name=name.decode() or None,
             info=info,
             state=state[0] if state else None,
@@ -374,21 +374,21 @@ def _named(name: str, entry: bytes, state_bytes: int) -> NamedSnapshot:
         raise StateCorrupt("a named snapshot in the store cannot be read") from error
 
 
-def _commit_outcome(commit: Commit, after: Position, reply: Reply) -> CommitOutcome:
+def _commit_outcome(commit: Commit, after: Revision, reply: Reply) -> CommitOutcome:
     fields = reply.content
     match fields[0]:
         case b"OK":
-            return Committed(position=after, expires_at_ms=int(fields[2]))
+            return Committed(revision=after, expires_at_ms=int(fields[2]))
         case b"REPLAY" | b"MISMATCH":
             known = _known(fields)
             if reply.resent and isinstance(known, Replayed) and known.is_of(commit):
                 # our first try was applied, only its reply was lost
-                return Committed(position=after, expires_at_ms=int(fields[7]))
+                return Committed(revision=after, expires_at_ms=int(fields[7]))
             return known
         case b"MOVED":
             return Moved(current=int(fields[1]))
         case _:
-            return Stale(current=Position(int(fields[1]), fields[2]))
+            return Stale(current=Revision(int(fields[1]), fields[2]))
 
 
 def _known(fields: Sequence[Any]) -> Replayed | Mismatch:
@@ -399,7 +399,7 @@ def _known(fields: Sequence[Any]) -> Replayed | Mismatch:
             version=int(fields[1]),
             details=fields[3] if fields[2] == b"1" else None,
             summary=fields[4],
-            current=Position(int(fields[5]), fields[6]),
+            current=Revision(int(fields[5]), fields[6]),
         )
     except ValueError as error:
         raise StateCorrupt("the session's head in the store cannot be read") from error

@@ -90,6 +90,23 @@ async def test_a_file_goes_on_where_it_was_left(tmp_path: Path) -> None:
         assert (await read(path, place))[0] == other.splitlines()
 
 
+async def test_a_file_that_was_rotated_meanwhile_is_read_to_its_end(tmp_path: Path, capsys: Any) -> None:
+    """Before the one that has its name now, even if that is interrupted; it is said where it is gone."""
+    path = tmp_path / "log"
+    path.write_text("one\ntwo\nthree\n")
+    _, place = await read(path, {}, most=1)
+    (tmp_path / "log.0").write_text("another\n")
+    path.rename(tmp_path / "log-20261130")
+    path.write_text("new\n")
+    assert (await read(path, place))[0] == ["two", "three", "new"]
+    _, later = await read(path, place, most=2)
+    assert (await read(path, later))[0] == ["new"]
+    assert capsys.readouterr().err == ""
+    (tmp_path / "log-20261130").unlink()
+    assert (await read(path, place))[0] == ["new"]
+    assert "lines may be missing" in capsys.readouterr().err
+
+
 async def test_a_file_of_another_encoding_goes_on(tmp_path: Path) -> None:
     """Its mark tells it, wherever it is gone on with."""
     path = tmp_path / "log"

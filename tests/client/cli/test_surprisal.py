@@ -135,12 +135,12 @@ def test_a_table_of_words_gets_a_row_for_each(table: Any, tmp_path: Path, client
         assert total(some, "adapted") == pytest.approx(costs(client, text)["adapted"], abs=1e-4)
 
 
-@pytest.mark.parametrize(("to", "sep"), [("tsv", "\t"), ("jsonl", None)])
-def test_other_forms(run: Run, tmp_path: Path, to: str, sep: str | None) -> None:
-    """The same rows, of a table with semicolons too; units are as asked for."""
+@pytest.mark.parametrize(("to", "sep", "theirs"), [("tsv", "\t", ";"), ("jsonl", None, "\t")])
+def test_other_forms(run: Run, tmp_path: Path, to: str, sep: str | None, theirs: str) -> None:
+    """The same rows, of a spreadsheet's table too, with rows of empty cells; units are as asked for."""
     file = tmp_path / "items.csv"
     with file.open("w", newline="", encoding="utf-16") as place:
-        csv.writer(place, delimiter=";").writerows(csv.reader(TABLE.splitlines()))
+        csv.writer(place, delimiter=theirs).writerows([*csv.reader(TABLE.splitlines()), [""] * 9, [" "], []])
     out = run("surprisal", file, "--to", to, "--unit", "nats")[1].splitlines()
     found = [json.loads(line) for line in out] if sep is None else list(csv.DictReader(out, delimiter=sep))
 

@@ -108,15 +108,30 @@ def test_a_restart_leaves_the_memory(evaluator, observe, text):
     assert -seen.logprobs[-4:].mean() < 0.5
 
 
+def test_a_memory_is_not_heard_where_an_expert_computes_nothing(evaluator, observe):
+    """The others are, and no reader is told a number where none of them computed one."""
+    state = observe(evaluator, MOTIF * 3, experts=2, adapt="both").state
+    bad = replace(state, delta_KP=np.full_like(state.delta_KP, np.nan))
+    reader = evaluator.reader(bad, static=True)
+    (chunk,) = reader.chunks(reader.cursor, MOTIF)
+    np.testing.assert_allclose(chunk.scores.logprobs, chunk.static_logprobs, atol=1e-6)
+    odd = replace(state, now=state.now._replace(states_R2U=state.now.states_R2U * np.nan))
+    reader = evaluator.reader(odd)
+    with pytest.raises(ArithmeticError):
+        reader.score(reader.cursor, MOTIF)
+    assert np.isnan(reader.next(reader.cursor).log_probs_V).all()
+
+
 def test_a_memory_that_no_reading_leads_to_is_refused(evaluator, observe):
     state = observe(evaluator, MOTIF, experts=2, adapt="both").state
     arrays, header = state.arrays(), state.header()
     foreign, odd = arrays["memory"].copy(), arrays["mixing"].copy()
     foreign[state.memory.config.kept - 1] = 19
     odd[0] = np.nan
-    unlearnable = [arrays["mixing"].copy() for _ in range(2)]
+    unlearnable = [arrays["mixing"].copy() for _ in range(3)]
     unlearnable[0][4] = 1.5  # a context's share
     unlearnable[1][size_of(257, 2)] = 0  # a cell of the tree's first map
+    unlearnable[2][-1] = 5  # a weight of the tree's
     for changes, told in (
         ({"memory": foreign}, {}),
         ({}, {"remembered": 12}),

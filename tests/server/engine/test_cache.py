@@ -7,7 +7,7 @@ from rlstm_server.engine.state import SessionCache, SessionCopy, SessionFacts, S
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import SessionTotals
 from rlstm_server.schemas.text import AdaptationChoice
-from rlstm_server.store.base import Position, SessionKey
+from rlstm_server.store.base import Revision, SessionKey
 
 CHOICE = AdaptationChoice(
     kind="full", num_fast_weights=1, experts=1, rate_scale=1.0, static=True, adapt="weights", rates=(0.1,)
@@ -27,7 +27,7 @@ def copy_of(name, nbytes):
         served=None, evaluator=None, adapted=Sized(nbytes), choice=CHOICE, totals=SessionTotals()
     )
     facts = SessionFacts(name=None, created_at_ms=0, ttl_ms=1)
-    return SessionCopy(key=key, position=Position.first(key), state=state, facts=facts)
+    return SessionCopy(key=key, revision=Revision.first(key), state=state, facts=facts)
 
 
 def evicted(metrics):

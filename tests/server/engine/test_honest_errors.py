@@ -302,7 +302,7 @@ async def test_a_replay_of_another_operation_that_leads_to_the_same_place_is_not
     async def earlier(call, commit):
         first = commit.expects.version
         return Replayed(
-            version=first, summary=commit.summary, details=commit.details, current=commit.position
+            version=first, summary=commit.summary, details=commit.details, current=commit.revision
         )
 
     async with tools.engine_on(store) as engine:

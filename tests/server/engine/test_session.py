@@ -71,7 +71,7 @@ async def test_a_race_lost_four_times_is_a_conflict(tools):
     store, metrics = Scripted(), Metrics()
 
     async def stale(real, commit):
-        return Stale(current=commit.position)
+        return Stale(current=commit.revision)
 
     async with tools.engine_on(store, metrics=metrics) as engine:
         talk = await tools.Talk.begin(engine)

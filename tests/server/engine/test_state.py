@@ -17,7 +17,7 @@ from rlstm_server.engine.requests import MAX_METADATA_BYTES, MAX_PENDING, check_
 from rlstm_server.engine.state import OVERHEAD_BYTES, SessionCopy, SessionFacts, States
 from rlstm_server.errors import ImportRejected, ModelMismatch, StateCorrupt, TooLarge
 from rlstm_server.schemas.text import Passage
-from rlstm_server.store.base import Position, SessionKey
+from rlstm_server.store.base import Revision, SessionKey
 
 KEY = SessionKey("acme", "a1")
 LIMIT = 1 << 21
@@ -126,7 +126,7 @@ def copy(learned):
     """A session in the middle of a segment, with notes."""
     metadata = {"n": 1, "é": "ü", "x": None, "f": 1.5}
     facts = SessionFacts(name=None, created_at_ms=0, ttl_ms=1, metadata=metadata)
-    return SessionCopy(key=KEY, position=Position.first(KEY), state=learned, facts=facts)
+    return SessionCopy(key=KEY, revision=Revision.first(KEY), state=learned, facts=facts)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from rlstm_server.store.base import (
     Commit,
     Creation,
     Limits,
-    Position,
+    Revision,
     SessionKey,
     SessionStore,
     new_operation_id,
@@ -160,7 +160,7 @@ class Builder:
         }
         return Creation(**(values | changes))  # type: ignore[arg-type]
 
-    def commit(self, key: SessionKey, expects: Position, **changes: object) -> Commit:
+    def commit(self, key: SessionKey, expects: Revision, **changes: object) -> Commit:
         """Return a commit of a fresh operation."""
         number = expects.version + 1
         values: dict[str, object] = {
@@ -181,11 +181,11 @@ class Builder:
         """Return requests of somebody else."""
         return Builder(f"{self.tenant[:31]}x")
 
-    async def session(self, store: SessionStore, **changes: object) -> tuple[SessionKey, Position]:
+    async def session(self, store: SessionStore, **changes: object) -> tuple[SessionKey, Revision]:
         """Make a session, and say where it stands."""
         creation = self.creation(**changes)
         await store.create(creation)
-        return creation.key, creation.position
+        return creation.key, creation.revision
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""Keys and positions check themselves, and the chain tells histories apart."""
+"""Keys and revisions check themselves, and the chain tells histories apart."""
 
 import hashlib
 
 import pytest
 
-from rlstm_server.store.base import Position, SessionKey, new_session_id
+from rlstm_server.store.base import Revision, SessionKey, new_session_id
 
 KEY = SessionKey("default", "abc")
 
@@ -28,19 +28,19 @@ def test_session_ids_are_random_and_plain():
 
 def test_the_chain_is_a_running_hash():
     """The next chain is SHA-256(chain ‖ operation id ‖ body hash), from a seed that no other session has."""
-    start, body = Position.first(KEY), b"b" * 32
+    start, body = Revision.first(KEY), b"b" * 32
     after = start.after("key", body)
 
-    assert after == Position(1, hashlib.sha256(start.chain + b"key" + body).digest())
+    assert after == Revision(1, hashlib.sha256(start.chain + b"key" + body).digest())
     others = [start.after("other", body), start.after("key", b"c" * 32), after.after("key", body)]
-    assert len({position.chain for position in (start, after, *others)}) == 5
+    assert len({revision.chain for revision in (start, after, *others)}) == 5
     keys = [SessionKey(t, i) for t, i in [("a", "b"), ("ab", "c"), ("a", "bc")]]
-    assert len({Position.first(key).chain for key in keys}) == 3
+    assert len({Revision.first(key).chain for key in keys}) == 3
 
 
-def test_positions_refuse_what_is_none():
+def test_revisions_refuse_what_is_none():
     """A version is not negative and a chain has 32 bytes."""
     with pytest.raises(ValueError, match="version"):
-        Position(-1, b"x" * 32)
+        Revision(-1, b"x" * 32)
     with pytest.raises(ValueError, match="chain"):
-        Position(0, b"x")
+        Revision(0, b"x")

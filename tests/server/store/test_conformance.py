@@ -17,8 +17,8 @@ from rlstm_server.store.base import (
     Limits,
     Moved,
     NamedSnapshot,
-    Position,
     Replayed,
+    Revision,
     SessionKey,
     Stale,
     new_session_id,
@@ -45,8 +45,8 @@ def calls_on(store, build, key, at):
 async def test_a_known_head_comes_without_its_state(store, build):
     """The state is left out when the caller has it or wants none, and only then."""
     key, start = await build.session(store)
-    one = (await store.commit(build.commit(key, start))).position
-    elsewhere = Position(1, b"z" * 32)
+    one = (await store.commit(build.commit(key, start))).revision
+    elsewhere = Revision(1, b"z" * 32)
 
     states = [(await store.load_head(key, known=known)).state for known in (one, start, elsewhere)]
 
@@ -137,7 +137,7 @@ async def test_many_creations_at_once_make_one_session(store, build):
 
     outcomes = await asyncio.gather(*(store.create(creation) for creation in creations))
 
-    ids = {o.head.position.chain if isinstance(o, Created) else None for o in outcomes} - {None}
+    ids = {o.head.revision.chain if isinstance(o, Created) else None for o in outcomes} - {None}
     assert len(ids) == 1
     assert sum(isinstance(outcome, CreationReplayed) for outcome in outcomes) == 19
     assert len((await store.list(build.tenant)).sessions) == await store.count(build.tenant) == 1
@@ -171,8 +171,8 @@ async def test_a_commit_on_another_history_is_stale(store, build):
     """The right number with another chain, or the reverse, is another history: it changes nothing."""
     key, start = await build.session(store)
 
-    other_chain = await store.commit(build.commit(key, Position(0, b"z" * 32)))
-    other_number = await store.commit(build.commit(key, Position(1, start.chain)))
+    other_chain = await store.commit(build.commit(key, Revision(0, b"z" * 32)))
+    other_number = await store.commit(build.commit(key, Revision(1, start.chain)))
 
     assert other_chain == other_number == Stale(current=start)
     assert (await store.load_head(key)).version == 0
@@ -183,13 +183,13 @@ async def test_a_repeat_gets_the_stored_answer(store, build):
     key, start = await build.session(store)
     first = build.commit(key, start, operation_id="key", details=b"the scores")
     one = await store.commit(first)
-    two = await store.commit(build.commit(key, one.position))
+    two = await store.commit(build.commit(key, one.revision))
 
     on_old = await store.commit(first)
-    on_new = await store.commit(build.commit(key, two.position, operation_id="key"))
+    on_new = await store.commit(build.commit(key, two.revision, operation_id="key"))
 
     assert on_old == on_new
-    assert on_old == Replayed(version=1, details=b"the scores", summary=b"summary 1", current=two.position)
+    assert on_old == Replayed(version=1, details=b"the scores", summary=b"summary 1", current=two.revision)
     assert (await store.load_head(key)).version == 2
 
 
@@ -199,24 +199,24 @@ async def test_if_match_refuses_another_version(store, build):
     one = await store.commit(build.commit(key, start))
 
     stale_too = await store.commit(build.commit(key, start, if_match=0))
-    right_state = await store.commit(build.commit(key, one.position, if_match=7))
-    right = await store.commit(build.commit(key, one.position, if_match=1))
+    right_state = await store.commit(build.commit(key, one.revision, if_match=7))
+    right = await store.commit(build.commit(key, one.revision, if_match=1))
 
     assert stale_too == right_state == Moved(current=1)
-    assert right.position.version == 2
+    assert right.revision.version == 2
 
 
 async def test_old_operations_are_forgotten_but_not_their_successors(kit, build):
     """After its time an id may be used anew, and is then known for as long as any other."""
     store = kit.make(Limits(operations=4, operation_age_ms=800))
     key, at = await build.session(store)
-    at = (await store.commit(build.commit(key, at, operation_id="key"))).position
+    at = (await store.commit(build.commit(key, at, operation_id="key"))).revision
     kit.wait(810)
 
     again = await store.commit(build.commit(key, at, operation_id="key"))
-    at = again.position
+    at = again.revision
     for _ in range(3):  # the first use of the id leaves the window here
-        at = (await store.commit(build.commit(key, at))).position
+        at = (await store.commit(build.commit(key, at))).revision
 
     assert isinstance(again, Committed)
     assert (await store.commit(build.commit(key, at, operation_id="key"))).version == 2
@@ -232,10 +232,10 @@ async def test_concurrent_commits_each_take_effect_once(store, build):
             head = await store.load_head(key)
             state = head.state + b"," + str(number).encode()
             outcome = await store.commit(
-                build.commit(key, head.position, operation_id=f"key {number}", state=state)
+                build.commit(key, head.revision, operation_id=f"key {number}", state=state)
             )
             if isinstance(outcome, Committed):
-                return outcome.position.version
+                return outcome.revision.version
 
     versions = await asyncio.gather(*(append(number) for number in range(50)))
 
@@ -262,9 +262,9 @@ async def test_the_same_operation_sent_at_once_takes_effect_once(store, build):
 async def test_only_the_present_can_be_named(store, build):
     """A state of another version or history is stale."""
     key, start = await build.session(store)
-    at = (await store.commit(build.commit(key, start))).position
+    at = (await store.commit(build.commit(key, start))).revision
 
-    for wrong in (start, Position(1, b"z" * 32), Position(2, at.chain)):
+    for wrong in (start, Revision(1, b"z" * 32), Revision(2, at.chain)):
         assert await store.name_snapshot(key, "n", wrong, b"{}") == Stale(current=at)
 
     assert isinstance(await store.name_snapshot(key, "n", at, b"{}"), NamedSnapshot)
@@ -275,7 +275,7 @@ async def test_named_snapshots_are_listed_by_version_and_limited(kit, build):
     store = kit.make(Limits(named_snapshots=2))
     key, start = await build.session(store)
     zero = await store.name_snapshot(key, "zero|0", start, b'{"a":"|"}')
-    at = (await store.commit(build.commit(key, start))).position
+    at = (await store.commit(build.commit(key, start))).revision
     one = await store.name_snapshot(key, "a", at, b"{}")
 
     with pytest.raises(TooLarge) as refused:
@@ -295,14 +295,14 @@ async def test_what_has_ended_says_so_and_leaves_nothing(kit, store, build, reas
     """Every call names the reason; name and id are free, and a session that has them begins with nothing."""
     creation = build.creation(name="diary")
     await store.create(creation)
-    done = build.commit(creation.key, creation.position)
-    at = (await store.commit(done)).position
+    done = build.commit(creation.key, creation.revision)
+    at = (await store.commit(done)).revision
     await store.name_snapshot(creation.key, "n", at, b"{}")
     if reason == "deleted":
         await store.delete(creation.key)
         await store.delete(creation.key)
     else:
-        at = (await store.commit(build.commit(creation.key, at, ttl_ms=1))).position
+        at = (await store.commit(build.commit(creation.key, at, ttl_ms=1))).revision
         kit.wait(3)
 
     for call in (*calls_on(store, build, creation.key, at), store.commit(done)):

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from rlstm_server.errors import ServerError
-from rlstm_server.store.base import Committed, Created, Limits, Position, SessionKey
+from rlstm_server.store.base import Committed, Created, Limits, Revision, SessionKey
 from rlstm_server.store.memory_store import MemoryStore
 
 from .conftest import redis_kit
@@ -48,7 +48,7 @@ class Session:
 
     key: SessionKey
     name: str | None
-    positions: list[Position]
+    revisions: list[Revision]
     done: list[tuple[str, bytes]] = field(default_factory=list)
     ended: bool = False
 
@@ -92,16 +92,16 @@ class StoreMachine(RuleBasedStateMachine):
         self.touched = [session]
         return session
 
-    def draw_position(self, data, session, back):
+    def draw_revision(self, data, session, back):
         """Draw a place in the session's history, seldom one in another."""
-        position = session.positions[max(0, len(session.positions) - 1 - back)]
-        return Position(position.version, b"z" * 32) if data.draw(SELDOM) else position
+        revision = session.revisions[max(0, len(session.revisions) - 1 - back)]
+        return Revision(revision.version, b"z" * 32) if data.draw(SELDOM) else revision
 
     def send(self, session, **changes):
         """Commit, and note where that leads."""
         commit = self.tenant_build.commit(session.key, **changes)
         if isinstance(done := self.agree(lambda store: store.commit(commit)), Committed):
-            session.positions.append(done.position)
+            session.revisions.append(done.revision)
             session.done.append((commit.operation_id, commit.body_hash))
 
     @precondition(lambda self: len(self.sessions) < 4)
@@ -112,7 +112,7 @@ class StoreMachine(RuleBasedStateMachine):
             operation_id=operation, body_hash=body, name=name, info=info, state=state, brought=brought
         )
         if isinstance(self.agree(lambda store: store.create(creation)), Created):
-            self.touched = [Session(creation.key, name, [creation.position])]
+            self.touched = [Session(creation.key, name, [creation.revision])]
             self.sessions += self.touched
 
     @precondition(lambda self: self.sessions)
@@ -131,7 +131,7 @@ class StoreMachine(RuleBasedStateMachine):
         session = self.pick(data)
         self.send(
             session,
-            expects=self.draw_position(data, session, back),
+            expects=self.draw_revision(data, session, back),
             operation_id=operation,
             body_hash=body,
             if_match=if_match,
@@ -155,14 +155,14 @@ class StoreMachine(RuleBasedStateMachine):
         session = data.draw(st.sampled_from(self.alive))
         self.touched = [session]
         for size in sizes:
-            self.send(session, expects=session.positions[-1], details=b"d" * size)
+            self.send(session, expects=session.revisions[-1], details=b"d" * size)
 
     @precondition(lambda self: self.sessions)
     @rule(data=st.data(), name=st.sampled_from("pqr"), back=st.sampled_from([0, 0, 0, 1]))
     def name_snapshot(self, data, name, back):
         """Name a snapshot, and again."""
         session = self.pick(data)
-        arguments = name, self.draw_position(data, session, back), b"info|" + name.encode()
+        arguments = name, self.draw_revision(data, session, back), b"info|" + name.encode()
         for _ in range(2):
             self.agree(lambda store: store.name_snapshot(session.key, *arguments))
 
@@ -189,7 +189,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Let a session expire."""
         session = data.draw(st.sampled_from(self.alive))
         self.touched = [session]
-        self.send(session, expects=session.positions[-1], ttl_ms=1)
+        self.send(session, expects=session.revisions[-1], ttl_ms=1)
         self.kit.wait(3)
         session.ended = True
 

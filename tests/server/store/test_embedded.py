@@ -96,9 +96,9 @@ async def test_a_killed_store_comes_back_with_its_data(server, build):
     key, at = await build.session(store)
     watch = asyncio.create_task(server.supervise(every_s=0.05))
     for _ in range(3):
-        at = (await store.commit(build.commit(key, at))).position
+        at = (await store.commit(build.commit(key, at))).revision
         os.kill(server.pid, signal.SIGKILL)
-        assert (await once_there(lambda: store.load_head(key))).position == at
+        assert (await once_there(lambda: store.load_head(key))).revision == at
     watch.cancel()
     await asyncio.wait([watch])
     await store.close()

@@ -12,7 +12,7 @@ async def test_a_full_store_refuses_before_anything_changed(build):
     store = MemoryStore(max_bytes=10_000)
     key, start = await build.session(store, state=b"x" * 6_000)
     done = build.commit(key, start, state=b"x" * 7_000)
-    at = (await store.commit(done)).position
+    at = (await store.commit(done)).revision
 
     with pytest.raises(StoreFull):
         await store.create(build.creation(state=b"x" * 2_000))

@@ -55,7 +55,7 @@ async def test_a_lost_reply_is_asked_for_again(through, proxy, build, fault):
     outcome = await through.commit(commit)
 
     head = await through.load_head(key)
-    assert outcome == Committed(position=commit.position, expires_at_ms=head.expires_at_ms)
+    assert outcome == Committed(revision=commit.revision, expires_at_ms=head.expires_at_ms)
     assert head.version == 1
     assert isinstance(await through.commit(commit), Replayed)
 
@@ -205,7 +205,7 @@ async def test_a_full_server_refuses_before_anything_changed(tmp_path, build):
     victim, _ = await build.session(store, state=b"v" * 6_000_000)
     key, start = await build.session(store)
     done = build.commit(key, start, operation_id="key")
-    at = (await store.commit(done)).position
+    at = (await store.commit(done)).revision
     with Redis.from_url(server.url, protocol=2) as admin:
         admin.config_set("maxmemory", 4_000_000)  # less than the victim alone
 
@@ -213,7 +213,7 @@ async def test_a_full_server_refuses_before_anything_changed(tmp_path, build):
         await store.create(build.creation())
     with pytest.raises(StoreFull):
         await store.commit(build.commit(key, at))
-    assert (await store.load_head(key)).position == at
+    assert (await store.load_head(key)).revision == at
     assert isinstance(await store.commit(done), Replayed)
     await store.delete(victim)
     assert isinstance(await commit_when_there_is_room(store, build.commit(key, at)), Committed)
@@ -254,7 +254,7 @@ async def test_a_server_that_is_not_there_is_unavailable(tmp_path, build):
 async def test_all_of_a_session_lies_in_one_cluster_slot(store, admin, build):
     """Keys of a session share a hash tag, and nothing of it lies elsewhere after a delete."""
     key, start = await build.session(store, name="diary")
-    at = (await store.commit(build.commit(key, start))).position
+    at = (await store.commit(build.commit(key, start))).revision
     await store.name_snapshot(key, "n", at, b"{}")
     of_session = sorted(k.decode() for k in admin.scan_iter(f"*{key.session_id}*"))
 
@@ -268,7 +268,7 @@ async def test_all_of_a_session_lies_in_one_cluster_slot(store, admin, build):
 async def test_the_chain_is_checked_where_it_is_kept(store, admin, build):
     """A server that went back to an older history with the same number refuses work on the lost one."""
     key, start = await build.session(store)
-    lost = (await store.commit(build.commit(key, start, operation_id="lost"))).position
+    lost = (await store.commit(build.commit(key, start, operation_id="lost"))).revision
     other = start.after("other", b"b" * 32)
     admin.hset(session_key(key, "head"), "chain", other.chain)
 

@@ -62,8 +62,8 @@ async def test_sessions_are_spread_and_all_calls_work(nodes, store, build):
     found = {owner(nodes, session_key(key, "head"))[0].port for key in keys}
     for key in keys:
         head = await store.load_head(key)
-        outcome = await store.commit(build.commit(key, head.position, state=b"s" * 300_000))
-        named = await store.name_snapshot(key, "here", outcome.position, b"{}")
+        outcome = await store.commit(build.commit(key, head.revision, state=b"s" * 300_000))
+        named = await store.name_snapshot(key, "here", outcome.revision, b"{}")
         assert await store.read_snapshot(key, "here") == (named, b"s" * 300_000)
 
     assert found == {node.port for node in nodes}
@@ -155,7 +155,7 @@ async def test_sessions_survive_a_move_under_load(nodes, store, build):
     made = refused = 0
     while moving:
         try:
-            at = (await store.commit(build.commit(key, at))).position
+            at = (await store.commit(build.commit(key, at))).revision
             made += 1
         except StoreUnavailable:
             refused += 1  # some keys of the session here, some there; nothing was applied

@@ -47,7 +47,7 @@ class Writer:
             self.key, self.at = await self.build.session(self.store)
             while True:
                 commit = self.build.commit(self.key, self.at, state=bytes(8_000))
-                self.at = (await self.store.commit(commit)).position
+                self.at = (await self.store.commit(commit)).revision
                 self.told = self.at.version
 
 
@@ -134,7 +134,7 @@ async def test_sentinels_name_the_next_primary(binary, tmp_path, build):
         store = RedisStore(url, durability="replica", timeout_s=0.5)
         await store.check()
         key, at = await build.session(store)
-        at = (await store.commit(build.commit(key, at))).position
+        at = (await store.commit(build.commit(key, at))).revision
         primary.kill()
 
         # made at last on the one that is left, which has no replica any more

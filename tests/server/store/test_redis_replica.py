@@ -53,7 +53,7 @@ async def test_a_commit_is_on_the_replica_when_it_is_told(pair, store, build):
     """The answer comes after the replica has the new version."""
     key, at = await build.session(store)
     for _ in range(20):
-        at = (await store.commit(build.commit(key, at))).position
+        at = (await store.commit(build.commit(key, at))).revision
         with pair[1].admin() as admin:
             assert int(admin.hget(f"rlstm:{{{key.tenant}/{key.session_id}}}:head", "version")) == at.version
     assert store.durability == "replica"

@@ -34,7 +34,7 @@ def no_chain_check() -> AbstractContextManager[None]:
     def wrong(refusal: Any) -> Any:
         def check(self: History, commit: Commit, now_ms: int) -> CommitOutcome | None:
             if commit.expects.version == self.head.version:
-                commit = replace(commit, expects=self.head.position)
+                commit = replace(commit, expects=self.head.revision)
             return refusal(self, commit, now_ms)
 
         return check
@@ -60,7 +60,7 @@ def acknowledged_before_commit() -> AbstractContextManager[None]:
     def wrong(commit_now: Any) -> Any:
         async def soon(commit: Commit, *others: Any) -> CommitOutcome:
             asyncio.ensure_future(commit_now(commit, *others)).add_done_callback(_look_away)
-            return Committed(position=commit.position, expires_at_ms=0)
+            return Committed(revision=commit.revision, expires_at_ms=0)
 
         return soon
 
@@ -144,7 +144,7 @@ def any_snapshot_named() -> AbstractContextManager[None]:
 
     def wrong(name_snapshot: Any) -> Any:
         async def name(self: MemoryStore, key: SessionKey, called: str, _: Any, info: bytes) -> Any:
-            return await name_snapshot(self, key, called, self._living(key).head.position, info)
+            return await name_snapshot(self, key, called, self._living(key).head.revision, info)
 
         return name
 

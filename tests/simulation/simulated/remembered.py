@@ -13,8 +13,8 @@ def copies(account: Account, replicas: Sequence[Replica]) -> Iterator[str]:
     """Every copy in memory is the state of its place in the history."""
     for replica in replicas:
         for key, copy in replica.engine.sessions.cache._copies.items():
-            where = f"{replica.name} has a copy of {key.session_id[:6]} at {copy.position.version}"
-            fold = account.folds.get(copy.position.chain)
+            where = f"{replica.name} has a copy of {key.session_id[:6]} at {copy.revision.version}"
+            fold = account.folds.get(copy.revision.chain)
             if fold is None:
                 yield f"{where}, which was never committed"
             elif not is_state(copy.state, fold):
@@ -29,11 +29,11 @@ def stored(account: Account, store: MemoryStore) -> Iterator[str]:
     for (session, name), changes in account.named.items():
         yield from _named(account, store, session, name, changes)
     for key, history in store._sessions.items():
-        if history.head.position.chain not in account.folds:
+        if history.head.revision.chain not in account.folds:
             yield f"session {key.session_id[:6]} is at a place nobody led it to"
         else:
             state = account.states.deserialize(key, history.head.version, history.head.state)
-            if not is_state(state, account.folds[history.head.position.chain]):
+            if not is_state(state, account.folds[history.head.revision.chain]):
                 yield f"the state of {key.session_id[:6]} is not the fold of its history"
 
 

@@ -16,7 +16,7 @@ from rlstm_server.store.base import (
     Durability,
     Limits,
     NamedSnapshot,
-    Position,
+    Revision,
     SessionKey,
 )
 from rlstm_server.store.memory_store import MemoryStore
@@ -30,7 +30,7 @@ EPOCH_MS: Final = 1_700_000_000_000
 class Applied:
     """A change of a session: its creation, a commit, or its end.
 
-    before, after  the positions that it leads from and to; None where it has none
+    before, after  the revisions that it leads from and to; None where it has none
     at_s           when it was applied
     name           of a snapshot
     lost           a failover took it back
@@ -39,8 +39,8 @@ class Applied:
     call: str
     key: SessionKey
     attempt: Attempt | None
-    before: Position | None = None
-    after: Position | None = None
+    before: Revision | None = None
+    after: Revision | None = None
     change: Commit | Creation | None = None
     expires_at_ms: int = 0
     name: str | None = None
@@ -70,19 +70,19 @@ class Storage:
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], attempt: Attempt | None) -> Any:
         """Do what a replica asks, at once and as a whole."""
-        before = self._position(args[0].key) if name == "commit" else None
+        before = self._revision(args[0].key) if name == "commit" else None
         outcome = finished(getattr(self.store, name)(*args, **kwargs))
         if isinstance(outcome, Committed):
             commit: Commit = args[0]
-            after, expires = outcome.position, outcome.expires_at_ms
+            after, expires = outcome.revision, outcome.expires_at_ms
             self._note(Applied("commit", commit.key, attempt, before, after, commit, expires))
         elif isinstance(outcome, Created):
             creation: Creation = args[0]
-            after, expires = outcome.head.position, outcome.head.expires_at_ms
+            after, expires = outcome.head.revision, outcome.head.expires_at_ms
             self._note(Applied("create", creation.key, attempt, None, after, creation, expires))
         elif isinstance(outcome, NamedSnapshot):
-            position = Position(outcome.version, args[2].chain)
-            self._note(Applied("name", args[0], attempt, after=position, name=outcome.name))
+            revision = Revision(outcome.version, args[2].chain)
+            self._note(Applied("name", args[0], attempt, after=revision, name=outcome.name))
         elif name == "drop_snapshot":
             self._note(Applied("unname", args[0], attempt, name=args[1]))
         elif name == "delete":
@@ -122,9 +122,9 @@ class Storage:
     def _copied(self, store: MemoryStore) -> MemoryStore:
         return copy.deepcopy(store, {id(self): self})
 
-    def _position(self, key: SessionKey | None) -> Position | None:
+    def _revision(self, key: SessionKey | None) -> Revision | None:
         session = None if key is None else self.store._sessions.get(key)
-        return None if session is None else session.head.position
+        return None if session is None else session.head.revision
 
     def _note(self, change: Applied) -> None:
         change.at_s = self.loop.time()

@@ -120,7 +120,8 @@ def read_table(
 ) -> tuple[list[str], list[tuple[int, Columns]]]:
     """Read a table whole: its header, and its rows with the lines that they end in.
 
-    Where a comma is no delimiter, as in the tables of many countries, a semicolon is.
+    Where a comma is no delimiter, as in the tables of many countries, a semicolon or a tab is. Rows without
+    a word, which spreadsheets leave behind, are none.
 
     Raises:
         CommandError: it is none; the row is named.
@@ -128,8 +129,7 @@ def read_table(
     csv.field_size_limit(_LONGEST_CELL)
     text = "".join(parts)
     first = texts.LINE_END.split(text, 1)[0]
-    if delimiter == "," and delimiter not in first and ";" in first:
-        delimiter = ";"
+    delimiter = next((mark for mark in (delimiter, ";", "\t") if mark in first), delimiter)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         header = next(reader, [])
@@ -137,11 +137,12 @@ def read_table(
             raise CommandError(f"{name}: the first row has to name each column once")
         rows: list[tuple[int, Columns]] = []
         for cells in reader:
-            if len(cells) not in (0, len(header)):
+            if not any(map(str.strip, cells)):
+                continue
+            if len(cells) != len(header):
                 found = f"{len(cells)} cells, not the {len(header)} of the first row"
                 raise CommandError(f"{name}, row {reader.line_num}: {found}")
-            if cells:
-                rows.append((reader.line_num, dict(zip(header, cells, strict=True))))
+            rows.append((reader.line_num, dict(zip(header, cells, strict=True))))
     except csv.Error as error:
         raise CommandError(f"{name}, row {reader.line_num}: {error}") from error
     if not rows:

@@ -2,6 +2,7 @@
 
 import asyncio
 import codecs
+import glob
 import hashlib
 import os
 import re
@@ -9,7 +10,7 @@ import sys
 import threading
 from array import array
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -177,29 +178,49 @@ class File:
         return {"at": self._at, "head": _digest(self._head[: self._at])}
 
     async def lines(self, place: Mapping[str, Any]) -> AsyncGenerator[Line, None]:
-        """Yield the lines after a place that was told before; of another file than then, all."""
+        """Yield the lines after a place that was told before, and then those of another file of the name."""
+        moved = self._moved(place)
+        if moved is not None:
+            async with aclosing(self._lines_of(moved, place, follow=False)) as lines:
+                async for line in lines:
+                    yield line
         while True:
-            with self._path.open("rb") as file:
-                self._begin(file, place)
-                cut, grows = Cutter(*self._reading), True
-                if self._at:
-                    cut.go_on(self._at, self._head)
-                while grows:
-                    chunk = self._read(file)
-                    grows = bool(chunk) or (self._follow and self._is_still(file))
-                    for line in cut.feed(chunk, last=not grows):
-                        self._at += line.size
-                        yield line
-                    await asyncio.sleep(0 if chunk else _LOOK_SECONDS if grows else 0)
+            async with aclosing(self._lines_of(self._path, place, follow=self._follow)) as lines:
+                async for line in lines:
+                    yield line
             if not self._follow:
                 return
             place = {}
 
-    def _begin(self, file: IO[bytes], place: Mapping[str, Any]) -> None:
-        at, self._head = place.get("at", 0), file.read(_HEAD_BYTES)
-        same = os.fstat(file.fileno()).st_size >= at and _digest(self._head[:at]) == place.get("head")
-        self._at = at if same else 0
-        file.seek(self._at)
+    async def _lines_of(
+        self, path: Path, place: Mapping[str, Any], *, follow: bool
+    ) -> AsyncGenerator[Line, None]:
+        """Yield the lines of a file after a place; of another file than that of the place, all."""
+        with path.open("rb") as file:
+            self._at, self._head = _left_at(file, place)
+            file.seek(self._at)
+            cut, grows = Cutter(*self._reading), True
+            if self._at:
+                cut.go_on(self._at, self._head)
+            while grows:
+                chunk = self._read(file)
+                grows = bool(chunk) or (follow and self._is_still(file))
+                for line in cut.feed(chunk, last=not grows):
+                    self._at += line.size
+                    yield line
+                await asyncio.sleep(0 if chunk else _LOOK_SECONDS if grows else 0)
+
+    def _moved(self, place: Mapping[str, Any]) -> Path | None:
+        """Where the file of a place is now, if it was rotated: in its folder, under a longer name."""
+        beside = self._path.parent.glob(f"{glob.escape(self._path.name)}?*")
+        for path in (self._path, *sorted(beside)) if place.get("at") else ():
+            with suppress(OSError), path.open("rb") as file:
+                if _left_at(file, place)[0]:
+                    return None if path == self._path else path
+        if place.get("at"):
+            gone = "is not the file that was read before, and that is not beside it: lines may be missing"
+            sys.stderr.write(f"rlstm: {self.name} {gone}\n")
+        return None
 
     def _read(self, file: IO[bytes]) -> bytes:
         chunk = file.read(_CHUNK)
@@ -217,6 +238,13 @@ class File:
         except FileNotFoundError:
             return True
         return os.path.samestat(there, os.fstat(file.fileno())) and there.st_size >= file.tell()
+
+
+def _left_at(file: IO[bytes], place: Mapping[str, Any]) -> tuple[int, bytes]:
+    """Where a file was left, 0 if the place is another's; and how it begins."""
+    at, head = place.get("at", 0), file.read(_HEAD_BYTES)
+    same = os.fstat(file.fileno()).st_size >= at and _digest(head[:at]) == place.get("head")
+    return at if same else 0, head
 
 
 def _digest(head: bytes) -> str:

@@ -273,10 +273,11 @@ void rl_memory_begin(int32_t vocab, int32_t orders, int32_t experts, float *valu
 int32_t rl_memory_check(int32_t vocab, int32_t orders, int32_t experts, const float *values) {
   const int64_t all = rl_memory_learned(vocab, orders, experts);
   const learned l = parts_of(orders, experts, (float *)values);
-  int bad = !(*l.tokens >= 0.0f);
+  int bad = !(*l.tokens >= 0.0f && *l.tokens < __builtin_inff());
   for (const float *share = l.bayes; share < l.set; share++) bad |= !(*share >= 0.0f && *share <= 1.0f);
   if (vocab <= RL_TREE_TOKENS) bad |= rl_tree_check(orders + TEXT, l.tree);
-  for (const float *any = values; any < values + all; any++) bad |= !(*any - *any == 0.0f);
+  for (const float *weight = l.set; weight < values + all; weight++)
+    bad |= !(*weight >= -GREATEST && *weight <= GREATEST);
   return bad;
 }
 
@@ -385,10 +386,22 @@ static void follow(const learned *l, int experts, const float *const *given, con
   }
 }
 
+/* Whether an expert computed no distribution of the token. */
+static int broken(int experts, const float *const *given, int32_t target) {
+  for (int k = 0; k < experts; k++)
+    if (!(given[k][target] < __builtin_inff())) return 1;
+  return 0;
+}
+
 static void read_token(rl_memory *m, const learned *l, int experts, const float *const *given, reading *r, float *out,
                        float *weights_only) {
   const rl_token token = {experts, m->vocab, *r->end, given, l->bayes};
   contexts_before(m, r->end, r->known, r->context);
+  if (broken(experts, given, token.target)) { /* nor do they and a memory together */
+    for (int32_t v = 0; v < m->vocab; v++) out[v] = __builtin_nanf("");
+    *weights_only = __builtin_nanf("");
+    return;
+  }
   fetch_chains(m, r->context, 0);
   rl_chosen_kernels()->distribution(&token, NULL, NULL, m->row[0]);
   fetch_chains(m, r->context, 1);

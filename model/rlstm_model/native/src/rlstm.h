@@ -180,7 +180,8 @@ enum { RL_LOOK, RL_CONTEXT, RL_LEARN };
 /* Distributions [length, stride] of the next tokens, of `experts` [length, stride] and the memory. `line` are `known`
  * tokens of context, of which the newest 256 matter and the last `ahead` are not in the memory, and then the `length`
  * tokens; `values` is what was learned; `weights_only` [length] are the targets' log-probabilities by the experts'
- * mixture, without the memory. 0, or -1, with nothing done, for a token outside the vocabulary or too many experts. */
+ * mixture, without the memory; both are NaN where an expert computed no distribution. 0, or -1, with nothing done, for a
+ * token outside the vocabulary or too many experts. */
 RL_API int32_t rl_memory_read(rl_memory *memory, int32_t experts, int64_t stride, const float *const *log_probs,
                               int32_t length, const int32_t *line, int32_t known, int32_t ahead, float *values,
                               float *out, float *weights_only, int32_t mode);
