@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model.native.library import library
-from rlstm_model.native.packed import Floats, padded, with_room
+from rlstm_model.native.packed import Floats, address, padded, with_room
 
 ORDERS: Final = (1, 2, 3, 4, 6, 8, 12, 20)
 """Tokens of the contexts whose successors are counted, beside those of words, lines and shapes."""
@@ -115,12 +115,12 @@ class Counts:
         """Raises MemoryError, and ValueError for a token outside the vocabulary."""
         lengths = np.array(config.orders, np.int32)
         self.pointer = library().rl_memory_new(
-            config.capacity, config.vocab_size, len(lengths), lengths.ctypes.data, config.kinds
+            config.capacity, config.vocab_size, len(lengths), address(lengths), config.kinds
         )
         if not self.pointer:
             raise MemoryError(f"a memory of {config.capacity} tokens does not fit")
         line, counted = marked >> 1, np.ascontiguousarray(marked & 1, np.uint8)
-        if library().rl_memory_add(self.pointer, line.ctypes.data, 0, len(line), counted.ctypes.data):
+        if library().rl_memory_add(self.pointer, address(line), 0, len(line), address(counted)):
             raise ValueError("a token lies outside the vocabulary")
 
     def __del__(self) -> None:
@@ -178,7 +178,7 @@ class Memory(NamedTuple):
         """Before any token. Raises ValueError as :meth:`MemoryConfig.check` does."""
         config.check()
         values = np.empty(size_of(config.vocab_size, experts, config.orders), np.float32)
-        library().rl_memory_begin(config.vocab_size, len(config.orders), experts, values.ctypes.data)
+        library().rl_memory_begin(config.vocab_size, len(config.orders), experts, address(values))
         return cls(config, np.empty(0, np.int32), values)
 
     def mix(
@@ -204,14 +204,14 @@ class Memory(NamedTuple):
             counts.pointer,
             len(experts),
             stride,
-            (c_void_p * len(given))(*(rows.ctypes.data for rows in given)),
+            (c_void_p * len(given))(*(address(rows) for rows in given)),
             len(tokens),
-            line.ctypes.data,
+            address(line),
             len(newest),
             len(context),
-            values.ctypes.data,
-            mixed.ctypes.data,
-            weights_T.ctypes.data,
+            address(values),
+            address(mixed),
+            address(weights_T),
             mode,
         )
         after = self if mode is Mode.LOOK or code else self._after(tokens, values, counted=mode is Mode.LEARN)
@@ -263,7 +263,7 @@ class Memory(NamedTuple):
         if tokens.max() >= config.vocab_size:
             raise ValueError("a token lies outside the vocabulary")
         if library().rl_memory_check(
-            config.vocab_size, len(config.orders), experts, np.ascontiguousarray(values).ctypes.data
+            config.vocab_size, len(config.orders), experts, address(np.ascontiguousarray(values))
         ):
             raise ValueError("what was learned has a number that is out of bounds")
         counted = np.unpackbits(stored[kept * kind.itemsize :], count=kept)

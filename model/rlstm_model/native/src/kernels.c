@@ -164,7 +164,7 @@ typedef struct {
   int32_t *adding;         /* [steps] rows up to the last one that has fast weights */
   int64_t *offset;         /* [steps + 1] */
   const float **own;       /* [rows] */
-  int64_t width, widest;   /* of all layers' states together; the widest vector */
+  int64_t width, widest;   /* units of all layers together; the widest vector */
   float *low, *middle;     /* between the factors of what rows add */
   float *gradient;         /* [learners, own_size] */
 } work;
@@ -973,7 +973,7 @@ static plan lay_out(rl_batch *batch) {
   for (int l = model->layers - 1; l >= 0; l--) {
     const rl_layer *layer = &model->layer[l];
     if (has_own(model, layer)) p.lowest = l;
-    w->width += layer->hidden;
+    w->width += layer->units;
     w->widest = most(w->widest, most(layer->input, most(layer->hidden, layer->low)));
     axes(&layer->x, &axis), axes(&layer->h, &axis), axes(&layer->u, &axis), axes(&layer->c, &axis);
     for (int k = 0; k < model->rounds; k++) {
@@ -1048,12 +1048,14 @@ static void load_states(plan *p) {
   work *w = &p->w;
   int64_t at = 0;
   for (int l = 0; l < w->model->layers; l++) {
-    const int64_t n = w->model->layer[l].hidden;
+    const int64_t n = w->model->layer[l].hidden, units = w->model->layer[l].units;
     for (int row = w->thread; row < w->rows; row += w->threads) {
-      memcpy(p->trail[l].h0 + row * n, w->batch->row[row]->state + at, n * sizeof(float));
-      memcpy(p->trail[l].c0 + row * n, w->batch->row[row]->state + w->width + at, n * sizeof(float));
+      float *h = p->trail[l].h0 + row * n, *c = p->trail[l].c0 + row * n;
+      const float *state = w->batch->row[row]->state + at;
+      memcpy(h, state, units * sizeof(float)), memset(h + units, 0, (n - units) * sizeof(float));
+      memcpy(c, state + w->width, units * sizeof(float)), memset(c + units, 0, (n - units) * sizeof(float));
     }
-    at += n;
+    at += units;
   }
 }
 
@@ -1061,15 +1063,15 @@ static void store_states(plan *p) {
   work *w = &p->w;
   int64_t at = 0;
   for (int l = 0; l < w->model->layers; l++) {
-    const int64_t n = w->model->layer[l].hidden;
+    const int64_t n = w->model->layer[l].hidden, units = w->model->layer[l].units;
     for (int row = w->thread; row < w->rows; row += w->threads) {
       const rl_row *own = w->batch->row[row];
       if (own->length == 0) continue;
       const int64_t token = w->offset[own->length - 1] + row;
-      memcpy(own->state + at, p->trail[l].h + token * n, n * sizeof(float));
-      memcpy(own->state + w->width + at, p->trail[l].c + token * n, n * sizeof(float));
+      memcpy(own->state + at, p->trail[l].h + token * n, units * sizeof(float));
+      memcpy(own->state + w->width + at, p->trail[l].c + token * n, units * sizeof(float));
     }
-    at += n;
+    at += units;
   }
 }
 
