@@ -120,7 +120,7 @@ def save(
     vocab: Vocab,
     *,
     dtype: StoredDtype = "F32",
-    card: str | None = None,
+    card: str = CARD_HEADER,
 ) -> None:
     """Write a checkpoint: ``folder`` never holds a half-written one, nor old and new files mixed.
 
@@ -141,9 +141,7 @@ def save(
         (staged / WEIGHTS).write_bytes(weights)
         _write_json(staged / CONFIG, config.to_json())
         _write_json(staged / VOCAB, vocab.to_json())
-        (staged / CARD).write_text(
-            _default_card(folder.name, config, vocab) if card is None else card, "utf-8"
-        )
+        (staged / CARD).write_text(card, "utf-8")
         staged.chmod(0o755)
         replace_folder(folder, staged)
     except (SafetensorError, OSError) as error:
@@ -267,12 +265,3 @@ def _refuse_foreign(folder: Path) -> None:
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", "utf-8")
-
-
-def _default_card(name: str, config: ModelConfig, vocab: Vocab) -> str:
-    return (
-        f"{CARD_HEADER}\n# {name}\n\n"
-        f"A recurrent language model over {vocab.kind}: {config.num_parameters:,} weights, "
-        f"{config.num_layers} {config.cell.upper()} layers of {config.hidden_size} units, "
-        f"{config.mogrifier_rounds} mogrifier rounds.\n"
-    )

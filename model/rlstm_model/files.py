@@ -6,10 +6,18 @@ from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes | str) -> None:
-    """Write a file in one step; text is UTF-8. Raises OSError, with the old file unharmed."""
+    """Write a file in one step; text is UTF-8. Raises OSError, with the old file unharmed.
+
+    Behind a link that is what it leads to. What is no file, such as a device, is written into.
+    """
+    raw = data.encode() if isinstance(data, str) else data
+    if path.exists() and not path.is_file():
+        path.write_bytes(raw)
+        return
+    path = Path(os.path.realpath(path))
     beside = partial_of(path)
     try:
-        beside.write_bytes(data.encode() if isinstance(data, str) else data)
+        beside.write_bytes(raw)
         sync(beside)
         beside.replace(path)
     finally:

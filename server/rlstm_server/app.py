@@ -8,7 +8,7 @@ import ctypes
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute, APIWebSocketRoute
@@ -20,13 +20,13 @@ from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_model.native.library import NativeUnavailable
 from rlstm_server import telemetry, upkeep
 from rlstm_server.api import generate, operations, page, problems, score, sessions, stream
-from rlstm_server.api.auth import AuthLayer, load_keys
+from rlstm_server.api.auth import OPEN_PATHS, Access, load_keys
 from rlstm_server.api.bodies import JSON, SCHEMAS
 from rlstm_server.api.dependencies import Services
-from rlstm_server.api.limits import OPEN_PATHS, ReceivingLayer
+from rlstm_server.api.layer import RequestLayer
 from rlstm_server.api.openai import completions
 from rlstm_server.api.openai import models as openai_models
-from rlstm_server.api.tracing import WEBSOCKET, Endpoints, TracingLayer, face_of
+from rlstm_server.api.tracing import WEBSOCKET, Endpoints, face_of
 from rlstm_server.engine.engine import Engine, metered
 from rlstm_server.engine.models import Device, Models, ServedModel, finds_gpu
 from rlstm_server.errors import StartupError
@@ -38,6 +38,8 @@ from rlstm_server.store.memory_store import MemoryStore, quarter_of_memory
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+
+T = TypeVar("T")
 
 EMBEDDED = "embedded"
 KEY: Final = {"type": "http", "scheme": "bearer", "description": "A key of this server."}
@@ -82,9 +84,13 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         middleware=[
-            Middleware(TracingLayer, metrics=metrics, respond=problems.respond, endpoints=endpoints),
-            Middleware(AuthLayer, ring=ring, host=settings.host, failed_logins=settings.limits.failed_logins),
-            Middleware(ReceivingLayer, limits=settings.limits),
+            Middleware(
+                RequestLayer,
+                access=Access(ring, host=settings.host, failed_logins=settings.limits.failed_logins),
+                endpoints=endpoints,
+                limits=settings.limits,
+                metrics=metrics,
+            )
         ],
     )
     app.state.endpoints, app.state.metrics = endpoints, metrics
@@ -119,8 +125,7 @@ async def _lifespan(
     async with AsyncExitStack() as stack:
         if tracer_provider is not None:
             stack.push_async_callback(asyncio.to_thread, tracer_provider.shutdown)
-        loading = asyncio.ensure_future(_loaded(models, settings))  # an embedded store starts meanwhile
-        stack.push_async_callback(asyncio.wait, [loading])
+        loading = _keep(stack, _loaded(models, settings))  # an embedded store starts meanwhile
         store, where = (store, "given") if store else await _open_store(settings, stack)
         stack.push_async_callback(store.close)
         await store.check()
@@ -174,7 +179,7 @@ async def _open_store(settings: Settings, stack: AsyncExitStack) -> tuple[Sessio
     return store, EMBEDDED
 
 
-def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
+def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Run `work` in the background until the stack is left."""
     task = asyncio.create_task(work)
 
@@ -183,6 +188,7 @@ def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     stack.push_async_callback(end)
+    return task
 
 
 def load_models(settings: Settings) -> Models:

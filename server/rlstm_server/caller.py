@@ -7,8 +7,13 @@ more waiting than the same text in pieces, and no rate forbids a text for its le
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, Literal
 
-from rlstm_server.errors import RateLimited
+from rlstm_server.errors import Forbidden, RateLimited
+
+ScopeName = Literal["score", "generate", "sessions", "admin"]
+ALL_SCOPES: Final[frozenset[ScopeName]] = frozenset({"score", "generate", "sessions", "admin"})
+DEFAULT_TENANT: Final = "default"
 
 
 class TokenBucket:
@@ -72,6 +77,31 @@ class Quota:
 
 
 UNLIMITED = Quota()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Principal:
+    """Who asks: the tenant, what the key allows, and what is left of its quotas.
+
+    `key_id` names the key in the audit log: the first digits of its digest.
+    """
+
+    tenant: str = DEFAULT_TENANT
+    key_id: str | None = None
+    scopes: frozenset[ScopeName] = ALL_SCOPES
+    quota: Quota = UNLIMITED
+
+    def require(self, *scopes: ScopeName) -> None:
+        """Raise Forbidden unless the key has one of these scopes; none asks for nothing."""
+        if scopes and not self.scopes.intersection(scopes):
+            raise Forbidden(f"this key lacks the scope {' or '.join(scopes)}")
+
+
+LOCAL: Final = Principal()
+"""Who asks a server without keys: the user of this machine."""
+
+NOBODY: Final = Principal(tenant="", scopes=frozenset())
+"""Who asks for what is open: no tenant of any key."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ FAREWELL_SECONDS = 1.5
 
 OPTIONS = (
     *("host", "port", "data_dir", "redis_url", "device", "durability", "api_keys_file", "log_level"),
-    *("install_functions", "allow_weaker", "threads", "rows", "cache_bytes", "audit_file", "workers"),
+    *("install_functions", "allow_weaker", "threads", "rows", "cache_bytes", "audit_file"),
 )
 """Settings that are options of the command too."""
 
@@ -67,7 +67,6 @@ def _option(name: str) -> Parameter:
         *([f"--{name.replace('_', '-')}"] if default is False else ()),
         help=f"{(field.description or '').removesuffix('.')}{usual}.",
         metavar="|".join(words) or None,
-        envvar="WEB_CONCURRENCY" if name == "workers" else None,
     )
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
 

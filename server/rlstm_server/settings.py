@@ -209,9 +209,6 @@ class Settings(BaseSettings):
     audit_file: Path | None = Field(
         default=None, description="Where changing calls are written down; beside the log if unset."
     )
-    workers: int = Field(
-        default=1, description="Only 1: a process computes alone, more servers may share a store."
-    )
     install_functions: bool = Field(
         default=True,
         description="Install the function library if the store's user may; else `rlstm store install`"
@@ -255,16 +252,6 @@ class Settings(BaseSettings):
             if len(secret) < 8 or not secret.isascii() or not secret.isprintable() or " " in secret:
                 raise ValueError("a key is at least 8 printable ASCII characters without spaces")
         return keys
-
-    @field_validator("workers")
-    @classmethod
-    def _refuse_workers(cls, workers: int) -> int:
-        if workers != 1:
-            raise ValueError(
-                "one process computes, and must be the only one: for more, run several servers on one"
-                " RLSTM_REDIS_URL behind a proxy"
-            )
-        return workers
 
     @model_validator(mode="after")
     def _refuse_open_host(self) -> Settings:

@@ -422,6 +422,21 @@ def test_a_large_file_is_not_held_in_memory(session: Any, network: Any, tmp_path
     assert peak < 8 * 2**20
 
 
+def test_a_device_is_written_into_and_a_link_leads_to_what_is_replaced(tmp_path: Path) -> None:
+    """Neither gives its place to a file of ours."""
+    device, link, file = tmp_path / "device", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(device)
+    link.symlink_to(file)
+    reading = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
+    for place in (device, link):
+        with ArrivingFile(place) as arriving:
+            arriving.partial.write(b"whole")
+            arriving.keep()
+    assert os.read(reading, 9) == file.read_bytes() == b"whole"
+    os.close(reading)
+    assert (device.is_fifo(), link.is_symlink()) == (True, True)
+
+
 def test_a_file_has_its_name_once_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a crash the name leads to the old file or to the whole new one."""
     done: list[Any] = []

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -16,11 +17,11 @@ from tests.model import drawn
 from rlstm_model import checkpoint, files, local, stored
 from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.checkpoint import CheckpointError, fingerprint, load, save
-from rlstm_model.vocab import ByteVocab, CharVocab, WordVocab
+from rlstm_model.vocab import ByteVocab, WordVocab
 
 WEIGHTS, CONFIG, VOCAB = "model.safetensors", "config.json", "vocab.json"
 TENSOR = "stack.layers.1.u"
-CHARS = CharVocab("\nabcdefghi")
+CHARS = WordVocab.of_characters("\nabcdefghi")
 
 
 def small(seed=0, **shape):
@@ -86,12 +87,6 @@ def test_every_shape_of_model_comes_back(tmp_path, shape):
     assert before.tobytes() == after.tobytes()
 
 
-def test_a_default_card_names_the_model(tmp_path, model):
-    """A folder always explains itself."""
-    save(tmp_path / "tiny", model, CHARS)
-    assert "\n---\n\n# tiny\n\nA recurrent language model" in load(tmp_path / "tiny").card
-
-
 def test_the_card_is_optional_and_the_calibration_is_found(folder):
     """A missing card is empty; adaptation.safetensors is offered when it lies there."""
     (folder / "README.md").unlink()
@@ -119,7 +114,7 @@ def test_the_fingerprint_depends_on_values_only(folder, model):
 def test_the_fingerprint_sees_one_bit_of_weights_vocabulary_and_config(model):
     """Whatever could change a score changes it."""
     before = fingerprint(model, CHARS)
-    assert fingerprint(model, CharVocab("\nabcdefghj")) != before
+    assert fingerprint(model, WordVocab.of_characters("\nabcdefghj")) != before
     bias = model.arrays["embedding.bias"]
     bias[0] = np.nextafter(bias[0], np.float32(9.0))
     assert fingerprint(model, CHARS) != before
@@ -194,6 +189,19 @@ def test_files_are_on_disk_before_the_folder_has_its_name(folder, model, monkeyp
     assert {WEIGHTS, CONFIG, VOCAB, "README.md"} < {name for name, _ in before}
     assert all(old_in_place for _, old_in_place in before)
     assert last == (folder.parent.name, False)
+
+
+def test_a_device_is_written_into_and_a_link_leads_to_what_is_replaced(tmp_path):
+    """Neither gives its place to a file of ours."""
+    device, link = tmp_path / "device", tmp_path / "link"
+    os.mkfifo(device)
+    link.symlink_to("file")
+    reading = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
+    for place in (device, link):
+        files.replace_file(place, "whole")
+    assert os.read(reading, 9) == (tmp_path / "file").read_bytes() == b"whole"
+    os.close(reading)
+    assert (device.is_fifo(), link.is_symlink()) == (True, True)
 
 
 def test_model_and_vocabulary_must_fit(tmp_path, model):

@@ -8,7 +8,7 @@ import pytest
 from tests.page import given
 
 from rlstm_client._appends import cut
-from rlstm_model.vocab import ByteVocab, CharVocab, SubwordVocab, WordVocab
+from rlstm_model.vocab import ByteVocab, SubwordVocab, WordVocab
 from rlstm_server.engine.reading import START, read_passage
 from rlstm_server.schemas.text import Passage
 
@@ -18,7 +18,7 @@ CHARACTERS = "ab  \n\tzäß€日🦊e\u0301'."
 SAMPLE = "the cat sat on the mat, the cat sat.\nÄpfel und 🦊, the fox.\n" * 4
 VOCABS = {
     "bytes": ByteVocab,
-    "characters": lambda: CharVocab.build(SAMPLE),
+    "characters": lambda: WordVocab.of_characters_in(SAMPLE),
     "subwords": lambda: SubwordVocab.build(SAMPLE, 275),
     "words": lambda: WordVocab.build(SAMPLE),
 }

@@ -95,7 +95,6 @@ def test_a_device_that_is_not_there(examine, monkeypatch):
     [
         ("settings", "RLSTM_PORT may be meant", NO_STORE, {"RLSTM_PROT": "1"}),
         ("settings", "RLSTM_LIMITS__BODY_BYTES", NO_STORE, {"RLSTM_LIMITS__BODY_BYTE": "4096"}),
-        ("settings", "RLSTM_WORKERS", NO_STORE, {"WEB_CONCURRENCY": "4"}),
         ("settings", "RLSTM_DEVICE", [*NO_STORE, "--device", "tpu"], {}),
         ("open files", "RLSTM_LIMITS__CONNECTIONS", NO_STORE, {"RLSTM_LIMITS__CONNECTIONS": "1048576"}),
         ("audit file", "RLSTM_AUDIT_FILE", [*NO_STORE, "--audit-file", "/nowhere/at/all"], {}),

@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, BinaryIO, Final, Self, TypeVar
@@ -185,16 +186,21 @@ class ArrivingFile:
     """A file on its way: `partial` takes its bytes, and `keep` puts all of them where they belong.
 
     What was at a path stays there until then, and for good if that never comes. An open file gets its bytes
-    from where it stands. Nothing is held in memory.
+    from where it stands, as does what is no file, such as a device; behind a link is what it leads to.
+    Nothing is held in memory.
     """
 
     partial: IO[bytes]
 
     def __init__(self, to: PathOrFile) -> None:
-        self._to = Path(to) if isinstance(to, str | os.PathLike) else to
+        self._to: Path | IO[bytes] = Path(to) if isinstance(to, str | os.PathLike) else to
+        self._opened = ExitStack()
 
     def __enter__(self) -> Self:
+        if isinstance(self._to, Path) and self._to.exists() and not self._to.is_file():
+            self._to = self._opened.enter_context(self._to.open("wb"))
         if isinstance(self._to, Path):
+            self._to = Path(os.path.realpath(self._to))
             try:
                 self.partial = tempfile.NamedTemporaryFile(
                     dir=self._to.parent, prefix=f".{self._to.name}.", delete=False
@@ -211,6 +217,7 @@ class ArrivingFile:
     ) -> None:
         try:
             self.partial.close()  # a full disk refuses what is still to be written
+            self._opened.close()
         finally:
             if isinstance(self._to, Path):
                 Path(self.partial.name).unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from rlstm_model import native
 from rlstm_model.compression import header as headers
 from rlstm_model.compression.coder import Decoder, Encoder
 from rlstm_model.compression.header import CompressionError, Header
-from rlstm_model.compression.reading import KINDS, Kind, Reading, reading
+from rlstm_model.compression.reading import KINDS, Kind, Reading
 from rlstm_model.compression.tokens import check, tokens_of
 from rlstm_model.local import LocalModel, load
 
@@ -53,7 +53,7 @@ def compress(
     """
     loaded = load(model)
     check(loaded.vocab)
-    reader, encoder = reading(loaded, adapt), Encoder()
+    reader, encoder = Reading(loaded, adapt), Encoder()
     content, told, size = hashlib.sha256(), hashlib.sha256(), 0
     tokens, nats = 0, 0.0
 
@@ -105,7 +105,7 @@ def decompress(
     loaded, kind = _model_of(header, model), KINDS[header.kind]
     _check_identity(header, _identity(loaded, kind))
     content, size = hashlib.sha256(), 0
-    tokens = islice(_decoded(reading(loaded, kind), coded), header.tokens)
+    tokens = islice(_decoded(Reading(loaded, kind), coded), header.tokens)
     while part := b"".join(map(loaded.vocab.token_bytes, islice(tokens, _TOKENS_AT_ONCE))):
         content.update(part)
         sink.write(part)

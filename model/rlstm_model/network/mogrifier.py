@@ -9,8 +9,8 @@ several steps at once.
 Shape suffixes: S steps, B batch rows, H hidden units, R rounds, K rank.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,19 +27,11 @@ from rlstm_model.network.products import (
     weight_gradient,
 )
 
-Step = TypeVar("Step")
-
-
-class RoundWeights(NamedTuple):
-    """One round's weights: ``[H, K]``, ``[K, H]`` or None, ``[H]`` (``[B, H]`` of rows' own) or None."""
-
-    up: Matrix
-    down: Matrix | None
-    bias: Tensor | None
+Saved = TypeVar("Saved", "MogrifierActivations", "MogrifierDeltas")
 
 
 class MogrifierWeights(NamedTuple):
-    """The weights of one layer's rounds, stacked over rounds.
+    """The weights of one layer's rounds, stacked over rounds; or those of one, without R.
 
     ``up``: ``[R, H, K]`` and ``down``: ``[R, K, H]``, the factors of each round's matrix; at full rank
     ``up`` is the whole matrix ``[R, H, H]`` and ``down`` is None. ``bias``: ``[R, H]`` or None. Where rows
@@ -56,14 +48,14 @@ class MogrifierWeights(NamedTuple):
         """Whether there is any gradient to work out."""
         return any(map(takes_gradient, self))
 
-    def rounds(self) -> list[RoundWeights]:
+    def rounds(self) -> "list[MogrifierWeights]":
         """The weights of each round, as views."""
         ups = unbind(self.up)
         downs: Sequence[Matrix | None] = [None] * len(ups) if self.down is None else unbind(self.down)
         biases: Sequence[Tensor | None] = [None] * len(ups) if self.bias is None else self.bias.unbind()
-        return [RoundWeights(*weights) for weights in zip(ups, downs, biases, strict=True)]
+        return [MogrifierWeights(*weights) for weights in zip(ups, downs, biases, strict=True)]
 
-    def factors(self, precision: torch.dtype, *, transposed: bool) -> list[RoundWeights]:
+    def factors(self, precision: torch.dtype, *, transposed: bool) -> "list[MogrifierWeights]":
         """As a step's rounds multiply with them, in ``precision``: transposed forward, not so backward."""
         up, down = (None if matrix is None else factor_of(matrix, precision) for matrix in self[:2])
         assert up is not None
@@ -72,16 +64,8 @@ class MogrifierWeights(NamedTuple):
         return MogrifierWeights(up, down, self.bias).rounds()
 
 
-class RoundStep(NamedTuple):
-    """One round of one step, ``[B, ..]``; see :class:`MogrifierActivations`."""
-
-    low: Tensor | None
-    gate: Tensor
-    gated: Tensor
-
-
 class MogrifierActivations(NamedTuple):
-    """What the rounds save of a window for the backward pass.
+    """What the rounds save of a window for the backward pass; or of one round of one step, ``[B, ..]``.
 
     ``low`` ``[R, S, B, K]``, between the two factors, or None at full rank; ``gate`` ``[R, S, B, H]``,
     2 sigma; ``gated`` ``[R, S, B, H]``, the x or h that left each round.
@@ -102,22 +86,15 @@ class MogrifierActivations(NamedTuple):
         low = None if self.low is None else self.low[:, steps]
         return MogrifierActivations(low, self.gate[:, steps], self.gated[:, steps])
 
-    def steps(self) -> list[list[RoundStep]]:
+    def steps(self) -> "list[list[MogrifierActivations]]":
         """For every step, the views of its rounds."""
-        return _by_step(RoundStep, self.gate, self)
+        return _by_step(self)
 
     def left(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """What the cell read: the last x and h that left a round, or what entered where there is none."""
         rounds = len(self.gated)
         last_odd, last_even = (rounds - 1) // 2 * 2, rounds // 2 * 2 - 1
         return (self.gated[last_odd] if rounds > 0 else x), (self.gated[last_even] if rounds > 1 else h)
-
-
-class RoundDeltas(NamedTuple):
-    """One round of one step, ``[B, ..]``; see :class:`MogrifierDeltas`."""
-
-    low: Tensor | None
-    gate: Tensor
 
 
 class MogrifierDeltas(NamedTuple):
@@ -138,18 +115,18 @@ class MogrifierDeltas(NamedTuple):
         """Those of some steps."""
         return MogrifierDeltas(None if self.low is None else self.low[:, steps], self.gate[:, steps])
 
-    def steps(self, activations: MogrifierActivations) -> list[list[RoundDeltas]]:
+    def steps(self, activations: MogrifierActivations) -> "list[list[MogrifierDeltas]]":
         """For every step, the views of its rounds, filled with local derivatives.
 
         Those are y (1 - sigma), where y = 2 sigma(a) z left a round.
         """
         gated, gate = activations.gated, activations.gate
         torch.addcmul(gated, gated, gate, value=-0.5, out=self.gate)
-        return _by_step(RoundDeltas, self.gate, self)
+        return _by_step(self)
 
 
 def mogrify(
-    weights: Sequence[RoundWeights], steps: Sequence[RoundStep], x_BH: Tensor, h_BH: Tensor
+    weights: Sequence[MogrifierWeights], steps: Sequence[MogrifierActivations], x_BH: Tensor, h_BH: Tensor
 ) -> tuple[Tensor, Tensor]:
     """All rounds of a step, with transposed weights. Returns the mogrified x and h, kept in ``steps``."""
     for k, (weight, step) in enumerate(zip(weights, steps, strict=True)):
@@ -169,9 +146,9 @@ def mogrify(
 
 
 def mogrify_backward(
-    weights: Sequence[RoundWeights],
-    steps: Sequence[RoundStep],
-    deltas: Sequence[RoundDeltas],
+    weights: Sequence[MogrifierWeights],
+    steps: Sequence[MogrifierActivations],
+    deltas: Sequence[MogrifierDeltas],
     dx_BH: Tensor,
     dh_BH: Tensor,
 ) -> None:
@@ -234,10 +211,10 @@ def _low_and_gate(weights: MogrifierWeights, rounds: int, like: Tensor) -> tuple
     return low, gate
 
 
-def _by_step(kind: Callable[..., Step], gate: Tensor, fields: Iterable[Tensor | None]) -> list[list[Step]]:
+def _by_step(window: Saved) -> list[list[Saved]]:
     """From ``[R, S, ..]`` tensors to a list over steps of lists over rounds of ``[..]`` views."""
-    rounds, steps = gate.shape[:2]
-    views = [
-        [[None] * steps] * rounds if field is None else [part.unbind() for part in field] for field in fields
+    rounds, steps = window.gate.shape[:2]
+    views: list[Any] = [
+        [[None] * steps] * rounds if field is None else [part.unbind() for part in field] for field in window
     ]
-    return [[kind(*(view[k][s] for view in views)) for k in range(rounds)] for s in range(steps)]
+    return [[type(window)(*(view[k][s] for view in views)) for k in range(rounds)] for s in range(steps)]

@@ -28,9 +28,6 @@ from rlstm_model.network.mogrifier import (
     MogrifierActivations,
     MogrifierDeltas,
     MogrifierWeights,
-    RoundDeltas,
-    RoundStep,
-    RoundWeights,
     mogrifier_gradients,
     mogrify,
     mogrify_backward,
@@ -104,7 +101,7 @@ class Step(NamedTuple):
     h_in: Tensor
     h_new: Tensor
     cell: CellStep
-    rounds: list[RoundStep]
+    rounds: list[MogrifierActivations]
 
 
 class StepBack(NamedTuple):
@@ -112,9 +109,9 @@ class StepBack(NamedTuple):
 
     derivatives: CellDerivatives
     cell: CellStep
-    rounds: list[RoundStep]
+    rounds: list[MogrifierActivations]
     cell_deltas: CellDeltas
-    round_deltas: list[RoundDeltas]
+    round_deltas: list[MogrifierDeltas]
     gradients: StepGradients
     arriving: Tensor
     cell_mask: Tensor | None
@@ -218,7 +215,8 @@ def unroll(
     kind: LayerKind, layer: LayerWeights, x_TBH: Tensor, state: State, masks: LayerMasks
 ) -> UnrolledLayer:
     """Read a window and save its activations."""
-    h = _hs(x_TBH, state.h)
+    h = state.h.new_empty(len(x_TBH) + 1, *state.h.shape)  # raw, the first one in its place
+    h[0] = state.h
     h_in = h[:-1] if masks.state is None else torch.empty_like(h[1:])
     cell = CellActivations.empty(h[1:], masked=masks.state is not None)
     cell.c[0] = state.c
@@ -293,7 +291,7 @@ class _Window(torch.autograd.Function):
 
 def _factors(
     layer: LayerWeights, precision: torch.dtype, *, transposed: bool
-) -> tuple[CellWeights, list[RoundWeights]]:
+) -> tuple[CellWeights, list[MogrifierWeights]]:
     cell = layer.cell.factors(precision, transposed=transposed)
     return cell, layer.mogrifier.factors(precision, transposed=transposed)
 
@@ -312,7 +310,7 @@ def _walk(kind: LayerKind, layer: LayerWeights, steps: Sequence[Step], mask_BH: 
 def _step_back(
     cell: Cell,
     weights: CellWeights,
-    rounds: Sequence[RoundWeights],
+    rounds: Sequence[MogrifierWeights],
     step: StepBack,
     mask_BH: Tensor | None,
 ) -> None:
@@ -325,10 +323,3 @@ def _step_back(
     mogrify_backward(rounds, step.rounds, step.round_deltas, dx_BH, dh_BH)
     if mask_BH is not None:
         dh_BH.mul_(mask_BH)
-
-
-def _hs(x_TBH: Tensor, first_BH: Tensor) -> Tensor:
-    """The raw h of a window with the first one in its place: ``[T + 1, B, H]``."""
-    h = first_BH.new_empty(len(x_TBH) + 1, *first_BH.shape)
-    h[0] = first_BH
-    return h

@@ -32,16 +32,15 @@ from rlstm_model.vocab.base import (
     VocabKind,
     check_ids,
 )
+from rlstm_model.vocab.byte import ByteVocab
 from rlstm_model.vocab.pieces import PieceVocab
 from rlstm_model.vocab.subword import SubwordVocab
-from rlstm_model.vocab.symbols import ByteVocab, CharVocab
 from rlstm_model.vocab.words import EOS_WORD, OPTIONS, UNKNOWN_WORD, WordVocab
 
 __all__ = [
     "EOS_WORD",
     "UNKNOWN_WORD",
     "ByteVocab",
-    "CharVocab",
     "Decoder",
     "Encoded",
     "Ids",
@@ -75,7 +74,9 @@ def from_json(data: Mapping[str, Any]) -> Vocab:
             return ByteVocab()
         case "characters" if "words" not in data:
             _require_fields(data, "characters")
-            return CharVocab(data["characters"])
+            if not isinstance(data["characters"], str):
+                raise VocabError("characters must be a string")
+            return WordVocab.of_characters(data["characters"])
         case "words" | "characters" as kind:
             words = tuple(_list(data, "words", OPTIONS))
             return WordVocab(words, **_options(data), by_character=kind == "characters")

@@ -68,22 +68,6 @@ class Encoded:
     unknown: int = 0
 
 
-class Decoder(Protocol):
-    """Ids to text, one at a time. What it returned so far, joined, never ends inside a character.
-
-    lost  of the text that came last the characters, U+FFFD, that stand for tokens before: the newest one
-          begins a character, and those were none to their end
-    """
-
-    lost: int
-
-    def feed(self, token: int) -> str:
-        """The text that ``token`` completes; empty inside a character. Raises InvalidToken."""
-
-    def flush(self) -> str:
-        """What was held back at the end."""
-
-
 class Vocab(Protocol):
     """What every vocabulary offers, with what most of them share."""
 
@@ -121,9 +105,9 @@ class Vocab(Protocol):
         decoder = self.decoder()
         return "".join(map(decoder.feed, ids)) + decoder.flush()
 
-    def decoder(self) -> Decoder:
+    def decoder(self) -> "Decoder":
         """A new incremental decoder: its pieces, joined, are what ``decode`` gives."""
-        return Utf8Decoder(self)
+        return Decoder(self)
 
     def token_bytes(self, token: int) -> bytes:
         """The UTF-8 bytes of one token. Raises InvalidToken."""
@@ -188,8 +172,14 @@ class SpecialTokens(Vocab, Protocol):
                 raise VocabError(f"{self.kind} must hold {special!r}")
 
 
-class Utf8Decoder:
-    """A decoder for tokens that may end inside a character: what is no UTF-8 becomes U+FFFD."""
+class Decoder:
+    """Ids to text, one at a time: what is no UTF-8 becomes U+FFFD.
+
+    What it returned so far, joined, never ends inside a character.
+
+    lost  of the text that came last the characters, U+FFFD, that stand for tokens before: the newest one
+          begins a character, and those were none to their end
+    """
 
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
@@ -197,7 +187,7 @@ class Utf8Decoder:
         self.lost = 0
 
     def feed(self, token: int) -> str:
-        """See :class:`Decoder`."""
+        """The text that ``token`` completes; empty inside a character. Raises InvalidToken."""
         data = self._vocab.token_bytes(token)
         goes_on = 0x80 <= data[0] < 0xC0
         lost = "" if goes_on else self.flush()
@@ -205,7 +195,7 @@ class Utf8Decoder:
         return lost + self._utf8.decode(data)
 
     def flush(self) -> str:
-        """See :class:`Decoder`."""
+        """What was held back at the end."""
         return self._utf8.decode(b"", final=True)
 
 

@@ -21,7 +21,6 @@ from rlstm_model.vocab.base import (
     Decoder,
     Encoded,
     SpecialTokens,
-    Utf8Decoder,
     VocabError,
     VocabKind,
     utf8,
@@ -136,7 +135,7 @@ class PieceVocab(SpecialTokens):
 
     def decoder(self) -> Decoder:
         """See :class:`Vocab`."""
-        return Utf8Decoder(self) if self._made.spaces else _PieceDecoder(self)
+        return Decoder(self) if self._made.spaces else _PieceDecoder(self)
 
     def token_bytes(self, token: int) -> bytes:
         """See :class:`Vocab`; of a piece that begins a word with the space before it."""
@@ -161,7 +160,7 @@ _WORD = re.compile(r"\n|[^\S\n]*\S+|[^\S\n]+")
 _LAST_WORD = re.compile(r"[^\S\n]*\S*\Z")
 
 
-class _PieceDecoder(Utf8Decoder):
+class _PieceDecoder(Decoder):
     """A line does not begin with the space of its first word."""
 
     def __init__(self, vocab: PieceVocab) -> None:

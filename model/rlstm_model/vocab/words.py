@@ -1,27 +1,31 @@
-"""The vocabularies of a list: words, or the characters of a model that was trained elsewhere."""
+"""The vocabularies of a list: words, or characters."""
 
 import re
+import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rlstm_model.vocab.base import (
     FORMAT_VERSION,
     Decoder,
     Encoded,
+    Ids,
     SpecialTokens,
     UnknownText,
-    Utf8Decoder,
     VocabError,
     VocabKind,
     surrogate_in,
     utf8,
 )
-from rlstm_model.vocab.symbols import UNKNOWN_CHARACTER
 
+UNKNOWN_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 UNKNOWN_WORD = "<unk>"
 EOS_WORD = "<eos>"
 
@@ -30,7 +34,7 @@ EOS_WORD = "<eos>"
 class WordVocab(SpecialTokens):
     """``words`` in id order, the special ones among them.
 
-    ``by_character``: each character is a token, not what stands between white space.
+    ``by_character``: each character is a token, not what stands between white space; unknown is U+FFFD.
     A newline is the token ``eos``; other white space only separates words, so that decoding gives single
     spaces. The word ``<unk>`` in a text is the unknown id, as in the WikiText and PTB files; the word
     ``<eos>`` in a text is unknown: only a newline ends a line.
@@ -55,7 +59,18 @@ class WordVocab(SpecialTokens):
         self._check_special()
 
     @classmethod
-    def build(cls, text: str) -> "WordVocab":
+    def of_characters(cls, characters: str) -> Self:
+        """The vocabulary of these characters, in this order, and one id after them for all others."""
+        return cls((*characters, UNKNOWN_WORD), eos="\n", by_character=True)
+
+    @classmethod
+    def of_characters_in(cls, text: str) -> Self:
+        """The vocabulary of all characters of ``text``, in code point order. Raises InvalidText."""
+        utf8(text)
+        return cls.of_characters("".join(sorted({*text, "\n"})))
+
+    @classmethod
+    def build(cls, text: str) -> Self:
         """The vocabulary of all words of ``text``, most frequent first (ties in code point order).
 
         WikiText-2's training file gives 33,278 words. Raises InvalidText.
@@ -93,27 +108,41 @@ class WordVocab(SpecialTokens):
     def encode(self, text: str) -> Encoded:
         """See :class:`Vocab`; a span leaves out the white space around a word. Raises UnknownText."""
         utf8(text)
-        unknown = self.unknown_id
-        ids: list[int] = []
-        starts, ends = array("q"), array("q")
-        for match in self._matches(text):
-            token = self._ids.get(match[0].lower() if self.lower else match[0], unknown)
-            if token is None:
-                raise UnknownText(match.start(), match[0])
-            ids.append(token)
-            starts.append(match.start())
-            ends.append(match.end())
+        unknown, known, lower = self.unknown_id, self._ids, self.lower
+
+        def token(part: str, place: int) -> int:
+            found = known.get(part.lower() if lower else part, unknown)
+            if found is None:
+                raise UnknownText(place, part)
+            return found
+
+        starts: Sequence[int] = range(len(text))
+        ends: Sequence[int] = range(1, len(text) + 1)
+        if self.by_character:
+            ids = list(map(token, text, starts))
+        else:
+            ids, starts, ends = [], array("q"), array("q")
+            for match in (_WORD if self.eos is None else _TOKEN).finditer(text):
+                ids.append(token(match[0], match.start()))
+                starts.append(match.start())
+                ends.append(match.end())
         count = 0 if unknown is None else ids.count(unknown)
         return Encoded(ids=ids, starts=starts, ends=ends, unknown=count)
 
-    def _matches(self, text: str) -> Iterator[re.Match[str]]:
-        if self.by_character:
-            return _CHARACTER.finditer(text)
-        return (_WORD if self.eos is None else _TOKEN).finditer(text)
+    def encode_ids(self, text: str) -> Ids:
+        """See :class:`Vocab`; of characters a byte a token where all ids fit one."""
+        if not self.by_character or self.lower or self.unknown_id is None:
+            return super().encode_ids(text)
+        utf8(text)
+        dtype = np.uint8 if self.size <= 256 else np.int64
+        table: NDArray[Any] = np.full(sys.maxunicode + 1, self.unknown_id, dtype=dtype)
+        known = {word: token for word, token in self._ids.items() if len(word) == 1}
+        table[_code_points("".join(known))] = [*known.values()]
+        return table[_code_points(text)]
 
     def decoder(self) -> Decoder:
         """See :class:`Vocab`."""
-        return Utf8Decoder(self) if self.by_character else _WordDecoder(self)
+        return Decoder(self) if self.by_character else _WordDecoder(self)
 
     def token_bytes(self, token: int) -> bytes:
         """See :class:`Vocab`; without the spaces between words."""
@@ -133,17 +162,19 @@ class WordVocab(SpecialTokens):
 
     def to_json(self) -> dict[str, Any]:
         """See :class:`Vocab`; what is as usual is left out, as in files that know nothing else."""
-        named = {each.name: getattr(self, each.name) for each in fields(self) if each.name in OPTIONS}
-        usual = {each.name: each.default for each in fields(self)}
-        own = {name: value for name, value in named.items() if value != usual[name]}
-        return {"format_version": FORMAT_VERSION, "kind": self.kind, "words": list(self.words), **own}
+        said, characters = {"format_version": FORMAT_VERSION, "kind": self.kind}, "".join(self.words[:-1])
+        options = {each.name: each.default for each in fields(self) if each.name in OPTIONS}
+        own = {n: getattr(self, n) for n, usual in options.items() if getattr(self, n) != usual}
+        if self.by_character and own == {"eos": "\n"} and self.words == (*characters, UNKNOWN_WORD):
+            return {**said, "characters": characters}
+        return {**said, "words": list(self.words), **own}
 
 
 OPTIONS = ("eos", "unknown", "bos", "lower")
 """What a file may say of its words, or pieces."""
 
 
-class _WordDecoder(Utf8Decoder):
+class _WordDecoder(Decoder):
     """A space goes between two words of a line, and nowhere else."""
 
     def __init__(self, vocab: WordVocab) -> None:
@@ -159,6 +190,9 @@ class _WordDecoder(Utf8Decoder):
 
 _TOKEN = re.compile(r"\n|\S+")
 _WORD = re.compile(r"\S+")
-_CHARACTER = re.compile(r".", re.DOTALL)
 _BLANK = re.compile(r"\s")
 _LAST_WORD = re.compile(r"\S*\Z")
+
+
+def _code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")

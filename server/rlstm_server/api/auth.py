@@ -1,4 +1,4 @@
-"""Who may do what: one layer before every route, which denies whatever it does not know.
+"""Who may do what: asked before every route, and whatever is not known is denied.
 
 Keys are kept as SHA-256. A server without keys serves this machine only. There
 the `Host` header must name this machine, so that no web page reaches the server under a name of its own, and
@@ -11,23 +11,29 @@ import hashlib
 import ipaddress
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from rlstm_server.api.limits import OPEN_PATHS
-from rlstm_server.api.page import page_files
-from rlstm_server.api.problems import answer
-from rlstm_server.api.tracing import trace_of
-from rlstm_server.caller import UNLIMITED, Quota, TokenBucket
-from rlstm_server.errors import Forbidden, NotFound, ServerError, StartupError, Unauthorized
+from rlstm_server.api.page import PAGE
+from rlstm_server.caller import (
+    ALL_SCOPES,
+    DEFAULT_TENANT,
+    LOCAL,
+    NOBODY,
+    Principal,
+    Quota,
+    ScopeName,
+    TokenBucket,
+)
+from rlstm_server.errors import Forbidden, StartupError, Unauthorized
 from rlstm_server.settings import Settings, is_loopback
 
-ScopeName = Literal["score", "generate", "sessions", "admin"]
-ALL_SCOPES: frozenset[ScopeName] = frozenset({"score", "generate", "sessions", "admin"})
+OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
+"""Asked by machines that judge the server: they need no key and wait for nobody."""
+
 ADMIN: tuple[ScopeName, ...] = ("admin",)
 SCOPES: dict[str, tuple[ScopeName, ...]] = {
     "score": ("score",),
@@ -52,9 +58,7 @@ What is not here needs `admin`.
 OWN_PAGES = frozenset({"same-origin", "none"})
 """What browsers say in `sec-fetch-site` of our page, and of what a user typed."""
 
-PRINCIPAL = "rlstm.principal"
 KEY_PROTOCOL = "bearer."
-DEFAULT_TENANT = "default"
 KEY_ID_DIGITS = 8
 
 ADDRESSES: Final = 4_096
@@ -105,31 +109,6 @@ class KeyRecord(BaseModel):
     tenant: Annotated[str, Field(pattern=r"^[a-z0-9]{1,32}$")]
     scopes: list[ScopeName] = ["score", "generate", "sessions"]
     quotas: Quotas = Quotas()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Principal:
-    """Who asks: the tenant, what the key allows, and what is left of its quotas.
-
-    `key_id` names the key in the audit log: the first digits of its digest.
-    """
-
-    tenant: str = DEFAULT_TENANT
-    key_id: str | None = None
-    scopes: frozenset[ScopeName] = ALL_SCOPES
-    quota: Quota = UNLIMITED
-
-    def require(self, *scopes: ScopeName) -> None:
-        """Raise Forbidden unless the key has one of these scopes; none asks for nothing."""
-        if scopes and not self.scopes.intersection(scopes):
-            raise Forbidden(f"this key lacks the scope {' or '.join(scopes)}")
-
-
-LOCAL = Principal()
-"""Who asks a server without keys: the user of this machine."""
-
-NOBODY = Principal(tenant="", scopes=frozenset())
-"""Who asks for what is open: no tenant of any key."""
 
 
 KeyRing = Mapping[bytes, Principal]
@@ -234,33 +213,20 @@ def caller_of(address: str) -> str:
     return str(parsed)
 
 
-class AuthLayer:
+class Access:
     """Lets a request pass when its key may do what the path asks; says nothing about what exists."""
 
-    def __init__(self, app: ASGIApp, *, ring: KeyRing | None, host: str, failed_logins: int) -> None:
-        self._app, self._ring, self._host = app, ring, host
+    def __init__(self, ring: KeyRing | None, *, host: str, failed_logins: int) -> None:
+        self._ring, self._host = ring, host
         self._failed = FailedLogins(failed_logins)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run one request."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        trace, path = trace_of(scope), scope["path"]
-        try:
-            principal = self._admit(scope, path)
-            if not path.isprintable():  # with a line end behind it a path would match
-                raise NotFound("there is no such route")
-        except ServerError as error:
-            await answer(error, trace)(scope, receive, send)
-            return
-        scope[PRINCIPAL] = principal
-        trace.tenant, trace.key_id = principal.tenant or None, principal.key_id
-        await self._app(scope, receive, send)
+    def admit(self, scope: Scope) -> Principal:
+        """Give who asks. Health, and files without data, may be read without a key, spelt exactly so.
 
-    def _admit(self, scope: Scope, path: str) -> Principal:
-        """Give who asks. Health, and files without data, may be read without a key, spelt exactly so."""
-        if (path in OPEN_PATHS or path in page_files()) and scope.get("method") in {"GET", "HEAD"}:
+        Raises Unauthorized, Forbidden, RateLimited.
+        """
+        path = scope["path"]
+        if (path in OPEN_PATHS or path in PAGE) and scope.get("method") in {"GET", "HEAD"}:
             return NOBODY
         headers = Headers(scope=scope)
         if self._ring is None:

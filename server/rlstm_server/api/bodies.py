@@ -164,9 +164,8 @@ async def respond(
         build = answer
     body = await off_loop(tokens, lambda: orjson.dumps(build()), INLINE_TOKENS)
     response = Response(body, status_code=status, headers=headers, media_type=JSON)
-    if timings is not None:
-        parts = (("queue", timings.queue), ("compute", timings.compute), ("store", timings.store))
-        told = [f"{name};dur={seconds * 1000:.3f}" for name, seconds in parts]
+    if timings:
+        told = (f"{name};dur={seconds * 1000:.3f}" for name, seconds in timings.items())
         response.headers["server-timing"] = ", ".join(told)
     if version is not None:
         response.headers["etag"] = f'"{version}"'

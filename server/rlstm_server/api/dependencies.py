@@ -9,9 +9,8 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Path, Query, Request
 from starlette.requests import HTTPConnection
 
-from rlstm_server.api.auth import PRINCIPAL, Principal
-from rlstm_server.api.limits import HELD, Exchange
-from rlstm_server.api.tracing import SESSION_ID, trace_of
+from rlstm_server.api.layer import EXCHANGE, Exchange
+from rlstm_server.api.tracing import SESSION_ID, TRACE, Trace
 from rlstm_server.caller import Call
 from rlstm_server.engine.engine import Engine
 from rlstm_server.errors import NotFound
@@ -43,7 +42,7 @@ class Services:
 class RequestContext:
     """One request: who asks for what, what is noted of it, and what the application answers it with.
 
-    `call` is what the engine is told of it, `held` the memory that it holds: none for a WebSocket's frames.
+    `call` is what the engine is told of it, `held` the memory that it holds.
     """
 
     def __init__(
@@ -61,11 +60,10 @@ class RequestContext:
         self.engine: Engine = self.services.engine
         self.metrics: Metrics = self.services.metrics
         self.limits = self.services.settings.limits
-        self.trace = trace_of(scope)
-        self.principal: Principal = scope[PRINCIPAL]
+        self.trace: Trace = scope[TRACE]
+        self.principal = self.trace.principal
         self.path: str = scope["path"]
-        if scope["type"] == "http":
-            self.held: Exchange = scope[HELD]
+        self.held: Exchange = scope[EXCHANGE]
         if session and not SESSION_ID.fullmatch(session):
             raise NotFound
         self.call = Call(

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from rlstm_server import errors
-from rlstm_server.api.tracing import Face, Trace, trace_of
+from rlstm_server.api.tracing import TRACE, Face, Trace
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:rlstm:problem:"
@@ -138,14 +138,14 @@ def _reason(fault: Mapping[str, Any]) -> str:
 
 async def answer_error(request: Request, error: Any) -> Response:
     """Answer an error of our tree."""
-    return answer(error, trace_of(request.scope))
+    return answer(error, request.scope[TRACE])
 
 
 async def answer_validation(request: Request, error: Any) -> Response:
     """Answer a body or parameter that does not fit its schema: all faulty fields, by name."""
     found = error.errors()[:16]
     faults = [{"field": _path(fault["loc"]), "detail": _reason(fault)} for fault in found]
-    return answer(invalid_field(found[0]), trace_of(request.scope), errors=faults)
+    return answer(invalid_field(found[0]), request.scope[TRACE], errors=faults)
 
 
 async def answer_http(request: Request, error: Any) -> Response:

@@ -24,7 +24,7 @@ from rlstm_server.api import problems
 from rlstm_server.api.bodies import INLINE_TOKENS, SCHEMAS, Problem, parse_strictly
 from rlstm_server.api.bodies import problems as refusals
 from rlstm_server.api.dependencies import AskingDep, RequestContext
-from rlstm_server.api.tracing import trace_of
+from rlstm_server.api.tracing import TRACE
 from rlstm_server.engine.requests import off_loop
 from rlstm_server.errors import (
     Conflict,
@@ -234,7 +234,7 @@ async def stream(socket: WebSocket) -> None:
         context = RequestContext(socket, socket.path_params["session_id"])
         await TextStream(socket, context, _read(Asked, dict(socket.query_params))).run()
     except ServerError as error:
-        await socket.send_denial_response(problems.answer(error, trace_of(socket.scope)))
+        await socket.send_denial_response(problems.answer(error, socket.scope[TRACE]))
 
 
 @routes.get(

@@ -1,4 +1,4 @@
-"""The outermost layer: each request gets an id, its headers, a line in the log and a place in the metrics.
+"""What is known of a request: it gets an id, its headers, a line in the log and a place in the metrics.
 
 Of a change the line says who, what, and what came of it. A call that was refused at the door is a change too:
 what it asked for is read off its path. Lines never hold text, metadata, names or keys: an API key and an
@@ -8,29 +8,28 @@ of the other one unless it has a file of its own.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from opentelemetry.trace import format_trace_id, get_current_span
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import Response
 from starlette.routing import compile_path
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Scope
 
-from rlstm_server.errors import InternalError, ServerError
+from rlstm_server.caller import NOBODY, Principal
+from rlstm_server.errors import ServerError
 from rlstm_server.logs import AUDIT, LOGGER
 from rlstm_server.metrics import OTHER, Metrics, Outcome
 from rlstm_server.telemetry import REQUEST_ID as SPAN_REQUEST_ID
 from rlstm_server.telemetry import SESSION_ID as SPAN_SESSION_ID
 
-KEY = "rlstm.trace"
+TRACE = "rlstm.trace"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 SESSION_ID = re.compile(r"[a-z0-9]{1,64}")
 VERSION = re.compile(r'"([0-9]{1,18})"')
@@ -71,7 +70,6 @@ DIGEST_DIGITS: Final = 16
 
 requests, audit = logging.getLogger(f"{LOGGER}.requests"), logging.getLogger(AUDIT)
 
-STARTS = frozenset({"http.response.start", "websocket.http.response.start", "websocket.accept"})
 SWITCHED = 101
 
 SECURITY_HEADERS = {
@@ -103,8 +101,7 @@ class Trace:
     keyed: bool = False
     started: float = field(default_factory=time.perf_counter)
     status: int | None = None
-    tenant: str | None = None
-    key_id: str | None = None
+    principal: Principal = NOBODY
     session_id: str | None = None
     made: str | None = None
     version: int | None = None
@@ -125,18 +122,6 @@ class Trace:
         if self.error.rejection is not None:
             return "rejected"
         return "client_error" if self.error.status < 500 else "server_error"
-
-
-Respond = Callable[[ServerError, str, Face], Response]
-"""Writes an error as a response: for the request of this id, in these words."""
-
-
-def trace_of(scope: Scope) -> Trace:
-    """Give the trace of the request that `scope` belongs to."""
-    trace = scope[KEY]
-    if not isinstance(trace, Trace):
-        raise TypeError("the request did not pass the tracing layer")
-    return trace
 
 
 class Endpoints:
@@ -167,90 +152,22 @@ def face_of(path: str) -> Face:
     return "openai" if path == "/v1" or path.startswith("/v1/") else "native"
 
 
-class TracingLayer:
-    """Traces every request, a WebSocket to its end; an exception that nobody answered becomes a fixed 500."""
-
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, respond: Respond, endpoints: Endpoints) -> None:
-        self._app, self._metrics, self._respond, self._endpoints = app, metrics, respond, endpoints
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run one request."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        given = Headers(scope=scope)
-        request_id = given.get("x-request-id", "")
-        endpoint, session = self._endpoints.asked_for(scope)
-        trace = scope[KEY] = Trace(
-            endpoint=endpoint,
-            session_id=session,
-            request_id=request_id if REQUEST_ID.fullmatch(request_id) else secrets.token_hex(16),
-            face=face_of(scope["path"]),
-            keyed="idempotency-key" in given,
-        )
-
-        async def send_traced(message: Message) -> None:
-            if message["type"] in STARTS:
-                _begin_answer(message, trace)
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_traced)
-        except asyncio.CancelledError:
-            trace.cancelled = True
-            raise
-        except Exception as error:
-            trace.fault = error
-            if trace.status is not None:
-                raise
-            response = self._respond(InternalError(), trace.request_id, trace.face)
-            await response(scope, receive, send_traced)
-        finally:
-            self._finish(trace, scope)
-
-    def _finish(self, trace: Trace, scope: Scope) -> None:
-        """Count a request that is over, and write its line."""
-        seconds, outcome, error = time.perf_counter() - trace.started, trace.outcome, trace.error
-        self._metrics.requests.labels(trace.endpoint, outcome).inc()
-        self._metrics.request_seconds.labels(trace.endpoint).observe(seconds)
-        if error is not None and error.rejection is not None:
-            self._metrics.rejected.labels(error.rejection).inc()
-        span = get_current_span().get_span_context()
-        line = {
-            "request_id": trace.request_id,
-            "trace_id": format_trace_id(span.trace_id) if span.is_valid else None,
-            "tenant": trace.tenant,
-            "endpoint": trace.endpoint,
-            "session_id": trace.session_id or trace.made,
-            "status": trace.status,
-            "seconds": round(seconds, 6),
-            "outcome": outcome,
-            "code": None if error is None else error.code,
-        }
-        level = logging.DEBUG if trace.endpoint in QUIET and outcome == "ok" else logging.INFO
-        level = logging.ERROR if trace.fault else level
-        method = scope.get("method", WEBSOCKET)
-        changes = trace.changes and trace.endpoint not in READING and trace.endpoint != OTHER
-        if changes and method not in SAFE:
-            change = line | _change(trace, Headers(scope=scope).get("idempotency-key"))
-            audit.log(max(level, logging.INFO), "change", extra=change, exc_info=trace.fault)
-            if not audit.handlers:
-                return
-        requests.log(level, "request", extra=line, exc_info=trace.fault)
+def begin(scope: Scope, endpoints: Endpoints) -> Trace:
+    """Begin the trace of a request, which is found in its scope from now on."""
+    given = Headers(scope=scope)
+    request_id = given.get("x-request-id", "")
+    endpoint, session = endpoints.asked_for(scope)
+    trace = scope[TRACE] = Trace(
+        endpoint=endpoint,
+        session_id=session,
+        request_id=request_id if REQUEST_ID.fullmatch(request_id) else secrets.token_hex(16),
+        face=face_of(scope["path"]),
+        keyed="idempotency-key" in given,
+    )
+    return trace
 
 
-def _change(trace: Trace, key: str | None) -> dict[str, Any]:
-    """What is said besides of a call that may change something."""
-    return {
-        "key_id": trace.key_id,
-        "made": trace.made,
-        "version_before": trace.version - 1 if trace.version and trace.endpoint in ONE_VERSION else None,
-        "version": trace.version,
-        "operation": None if key is None else hashlib.sha256(key.encode()).hexdigest()[:DIGEST_DIGITS],
-    }
-
-
-def _begin_answer(message: Message, trace: Trace) -> None:
+def begin_answer(message: Message, trace: Trace) -> None:
     """Add headers to an answer, name the request in its span, and learn the version that it tells of."""
     trace.status = message.get("status", SWITCHED)
     span = get_current_span()
@@ -263,3 +180,41 @@ def _begin_answer(message: Message, trace: Trace) -> None:
     headers["x-request-id"] = trace.request_id
     for name, value in SECURITY_HEADERS.items():
         headers.setdefault(name, value)
+
+
+def finish(trace: Trace, scope: Scope, metrics: Metrics) -> None:
+    """Count a request that is over, and write its line."""
+    seconds, outcome, error = time.perf_counter() - trace.started, trace.outcome, trace.error
+    metrics.requests.labels(trace.endpoint, outcome).inc()
+    metrics.request_seconds.labels(trace.endpoint).observe(seconds)
+    if error is not None and error.rejection is not None:
+        metrics.rejected.labels(error.rejection).inc()
+    span = get_current_span().get_span_context()
+    line = {
+        "request_id": trace.request_id,
+        "trace_id": format_trace_id(span.trace_id) if span.is_valid else None,
+        "tenant": trace.principal.tenant or None,
+        "endpoint": trace.endpoint,
+        "session_id": trace.session_id or trace.made,
+        "status": trace.status,
+        "seconds": round(seconds, 6),
+        "outcome": outcome,
+        "code": None if error is None else error.code,
+    }
+    level = logging.DEBUG if trace.endpoint in QUIET and outcome == "ok" else logging.INFO
+    level = logging.ERROR if trace.fault else level
+    method = scope.get("method", WEBSOCKET)
+    changes = trace.changes and trace.endpoint not in READING and trace.endpoint != OTHER
+    if changes and method not in SAFE:
+        key = Headers(scope=scope).get("idempotency-key")
+        change = line | {
+            "key_id": trace.principal.key_id,
+            "made": trace.made,
+            "version_before": trace.version - 1 if trace.version and trace.endpoint in ONE_VERSION else None,
+            "version": trace.version,
+            "operation": None if key is None else hashlib.sha256(key.encode()).hexdigest()[:DIGEST_DIGITS],
+        }
+        audit.log(max(level, logging.INFO), "change", extra=change, exc_info=trace.fault)
+        if not audit.handlers:
+            return
+    requests.log(level, "request", extra=line, exc_info=trace.fault)

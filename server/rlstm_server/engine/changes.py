@@ -12,7 +12,7 @@ from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.answers import info_of, session_info
 from rlstm_server.engine.queue import Task
-from rlstm_server.engine.quotas import Charge, charging
+from rlstm_server.engine.quotas import Charge
 from rlstm_server.engine.reading import Piece, read_passage, read_piece
 from rlstm_server.engine.session import Sessions, Staged
 from rlstm_server.engine.snapshots import NamedSnapshots
@@ -53,11 +53,10 @@ class Changes:
             if isinstance(done, Staged):
                 return replace(done.answer, expires_at=done.expires_at_ms / 1000, timings=task.timings)
             charge.refund()
-            head = await self.sessions.store.load_head(task.key, with_state=False)
             stored = answers.read_append(done.summary, done.details)
-            return replace(stored, replayed=True, expires_at=head.expires_at_ms / 1000, timings=task.timings)
+            return replace(stored, replayed=True, expires_at=done.expires_at_ms / 1000, timings=task.timings)
 
-        with self.sessions.taking(request.call.key), charging(request.call.quota) as charge:
+        with self.sessions.taking(request.call.key, request.call.quota) as charge:
             return await self.sessions.enqueue(request.call, body_hash, work).wait()
 
     async def reset(self, request: ResetRequest) -> ChangeAnswer:

@@ -21,7 +21,7 @@ from rlstm_server.engine import requests
 from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.generate import Continuation, StopStrings, charged
 from rlstm_server.engine.models import Models, ServedModel
-from rlstm_server.engine.quotas import charging
+from rlstm_server.engine.quotas import Charge
 from rlstm_server.engine.reading import (
     EMPTY,
     Piece,
@@ -122,8 +122,9 @@ class Completions:
         requests.within("prompt tokens", len(piece.ids), limits.append_tokens)
         order = _Order(served, request.settings, self.sessions.metrics)
         prompt = Prompt(piece=piece, follows="bos")
-        with self.sessions.taking(None):
-            async with aclosing(self._continue(order, [prompt], request.call, len(piece.ids))) as events:
+        with self.sessions.taking(None, request.call.quota) as charge:
+            charge.add(tokens=len(piece.ids))
+            async with aclosing(self._continue(order, [prompt], request.call, charge)) as events:
                 async for event in events:
                     if not isinstance(event, PromptEvent):
                         yield event
@@ -135,7 +136,8 @@ class Completions:
         choice = None if request.adaptation is None else served.choose(request.adaptation)
         order = _Order(served, request.settings, self.sessions.metrics, choice, request.top)
         with ExitStack() as stack:
-            stack.enter_context(self.sessions.taking(request.call.key if request.store else None))
+            key = request.call.key if request.store else None
+            charge = stack.enter_context(self.sessions.taking(key, request.call.quota))
             if request.call.session:
                 stack.enter_context(self.sessions.distrusting((await self._open(order, request)).key))
             size = sum(requests.size_of(passage) for passage in request.prompts)
@@ -143,7 +145,8 @@ class Completions:
             if request.store:
                 prompts = [await self._store(order, request, prompts[0].piece)]
             count = sum(prompt.tokens for prompt in prompts if prompt.stored is None)
-            async with aclosing(self._continue(order, prompts, request.call, count)) as events:
+            charge.add(tokens=count, learned=0 if order.choice is None else count)
+            async with aclosing(self._continue(order, prompts, request.call, charge)) as events:
                 async for event in events:
                     yield event
 
@@ -178,16 +181,14 @@ class Completions:
         return Prompt(piece=piece, follows="session", stored=columns)
 
     async def _continue(
-        self, order: _Order, prompts: Sequence[Prompt], caller: Call, count: int
+        self, order: _Order, prompts: Sequence[Prompt], caller: Call, charge: Charge
     ) -> AsyncGenerator[CompletionEvent, None]:
         rows = min(len(prompts) * order.rows, ROWS_OF_REQUEST)
         most = len(prompts) * order.settings.choices * order.settings.max_tokens
-        with charging(caller.quota) as charge:
-            charge.add(tokens=count, learned=0 if order.choice is None else count)
-            stream = self.sessions.worker.stream(partial(_complete_all, order, prompts), caller, rows)
-            async with aclosing(charged(stream, most, charge)) as events:
-                async for event in events:
-                    yield event
+        stream = self.sessions.worker.stream(partial(_complete_all, order, prompts), caller, rows)
+        async with aclosing(charged(stream, most, charge)) as events:
+            async for event in events:
+                yield event
 
     def _prompts(self, order: _Order, request: CompletionRequest) -> list[Prompt]:
         prompts = [

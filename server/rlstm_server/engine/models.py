@@ -37,7 +37,7 @@ class ServedModel:
     """A model with its vocabulary, and its calibration where it has one.
 
     Made before the device thread starts; from then on only that thread may compute with it.
-    ``reader`` reads with the weights as loaded, from before any text; ``numerics`` is what decides the bits.
+    ``reader`` reads with the weights as loaded, from before any text; ``identity`` is what numbers depend on.
     """
 
     name: str
@@ -48,7 +48,7 @@ class ServedModel:
     card: str = ""
     device: Device = "cpu"
     reader: Reader = field(init=False)
-    numerics: str = field(init=False)
+    identity: EngineIdentity = field(init=False)
     _evaluators: Mapping[AdaptationConfig, DynamicEvaluator] = field(init=False)
 
     @classmethod
@@ -79,7 +79,13 @@ class ServedModel:
                 )
         object.__setattr__(self, "_evaluators", evaluators)
         object.__setattr__(self, "reader", reader_of(self._backend(None), self.vocab.bos_id))
-        object.__setattr__(self, "numerics", numerics_id(self.device))
+        identity = EngineIdentity(
+            model=self.name,
+            fingerprint=self.fingerprint,
+            adaptation_fingerprint=None if self.calibrated is None else self.calibrated.fingerprint,
+            numerics=numerics_id(self.device),
+        )
+        object.__setattr__(self, "identity", identity)
 
     def _backend(self, calibration: Calibration | None) -> Backend:
         if self.device == "cpu":
@@ -124,27 +130,10 @@ class ServedModel:
         layout = schema.layout(choice.expert_config, pending=True).values()
         return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in layout)
 
-    # ---- identity -----------------------------------------------------------------------------------------
-
-    @property
-    def adaptation_fingerprint(self) -> str | None:
-        """Of the calibration; None without one."""
-        return None if self.calibrated is None else self.calibrated.fingerprint
-
     @cached_property
     def spaces(self) -> NDArray[np.intp]:
         """The tokens that begin with white space."""
         return space_ids(self.vocab)
-
-    @property
-    def identity(self) -> EngineIdentity:
-        """What the numbers depend on."""
-        return EngineIdentity(
-            model=self.name,
-            fingerprint=self.fingerprint,
-            adaptation_fingerprint=self.adaptation_fingerprint,
-            numerics=self.numerics,
-        )
 
 
 def check_apart(names: Sequence[str], identities: Sequence[Identity]) -> None:
@@ -167,7 +156,7 @@ class Models:
         """Raises ValueError for two of the same name, for the same one twice, and for several devices."""
         served = (default, *others)
         names = [one.name for one in served]
-        identities = [(one.fingerprint, one.adaptation_fingerprint or "") for one in served]
+        identities = [(one.fingerprint, one.identity.adaptation_fingerprint or "") for one in served]
         check_apart(names, identities)
         self.default: Final = default
         self._by_name = dict(zip(names, served, strict=True))

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from rlstm_server.caller import Call
+from rlstm_server.caller import UNLIMITED, Call, Quota
+from rlstm_server.engine.quotas import Charge
 from rlstm_server.engine.requests import session_key
 from rlstm_server.engine.state import SessionCache
 from rlstm_server.errors import (
@@ -46,7 +47,7 @@ class Task(Generic[Result]):
     if_match: int | None = None
     redo: bool = True
     took_effect: bool = False
-    timings: Timings = field(default_factory=Timings)
+    timings: Timings = field(default_factory=dict)
     task: "asyncio.Task[Result]" = field(init=False)
     _refuse: Callable[[], ServerError] | None = None
     _abandoned: bool = False
@@ -132,13 +133,19 @@ class SessionQueues:
     _tasks: set[Task[Any]] = field(default_factory=set)
 
     @contextmanager
-    def taking(self, key: str | None) -> Iterator[None]:
-        """Take work, unless draining; what fails under a key may have been done under it before."""
+    def taking(self, key: str | None, quota: Quota = UNLIMITED) -> Iterator[Charge]:
+        """Take work, unless draining, and give what it is charged to: given back where it was not applied.
+
+        What fails under a key may have been done under it before.
+        """
+        charge = Charge(quota)
         try:
             if self.draining:
                 raise Draining("the server is shutting down; retry later")
-            yield
+            yield charge
         except ServerError as error:
+            if error.applied == "no":
+                charge.refund()
             if key is not None:
                 error.doubt()
             raise

@@ -9,13 +9,13 @@ and as much of the text as it took.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from rlstm_server.caller import Call, Quota, TokenBucket
-from rlstm_server.errors import Gone, NotFound, RateLimited, ServerError, StateCorrupt
+from rlstm_server.errors import Gone, NotFound, RateLimited, StateCorrupt
 from rlstm_server.store.base import Listed, SessionKey, SessionStore
 
 COUNT_SECONDS: Final = 2.0
@@ -68,18 +68,6 @@ class Charge:
         for bucket, count in self._charged.items():
             bucket.use(-count)
         self._charged.clear()
-
-
-@contextmanager
-def charging(quota: Quota) -> Iterator[Charge]:
-    """A charge for the work inside; it is given back when that fails and was not applied."""
-    charge = Charge(quota)
-    try:
-        yield charge
-    except ServerError as error:
-        if error.applied == "no":
-            charge.refund()
-        raise
 
 
 # ---- what tenants keep ------------------------------------------------------------------------------------

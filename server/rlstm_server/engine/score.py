@@ -18,7 +18,6 @@ from rlstm_model.adaptation.items import ScoreChunk, ScoredChunk
 from rlstm_model.adaptation.state import Cursor
 from rlstm_server.engine import requests
 from rlstm_server.engine.models import Models, ServedModel
-from rlstm_server.engine.quotas import charging
 from rlstm_server.engine.reading import (
     Piece,
     columns_of,
@@ -44,7 +43,6 @@ from rlstm_server.schemas.text import (
     ScoreAnswer,
     ScoreItem,
     ScoreRequest,
-    Timings,
     Totals,
 )
 from rlstm_server.settings import Limits
@@ -87,15 +85,14 @@ class Scoring:
         items = await requests.off_loop(size, partial(self._item_texts, served, given))
         choice = None if request.learning is None else served.choose(request.learning)
         rows, metrics = min(len(items), ROWS_OF_REQUEST), self.sessions.metrics
-        with self.sessions.taking(None), charging(request.call.quota) as charge:
+        with self.sessions.taking(None, request.call.quota) as charge:
             count = sum(text.tokens for text in items)
             charge.add(tokens=count, learned=0 if choice is None else count)
             job = partial(score_items, served, choice, items, request, metrics)
             ran = await self.sessions.worker.run(job, request.call, rows)
         metrics.tokens.labels("scored").inc(sum(item.totals.tokens for item in ran.result))
-        timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
         return ScoreAnswer(
-            identity=served.identity, items=tuple(ran.result), adaptation=choice, timings=timings
+            identity=served.identity, items=tuple(ran.result), adaptation=choice, timings=ran.timings
         )
 
     def _item_texts(self, served: ServedModel, items: Sequence[ScoreItem]) -> Sequence[ItemText]:
@@ -114,13 +111,12 @@ class Scoring:
         size = sum(requests.size_of(candidate) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
         job = partial(rank_candidates, copy.state, request.named_candidates, pieces, request.mix)
-        taking, distrusting = self.sessions.taking(None), self.sessions.distrusting(key)
-        with taking, distrusting, charging(request.call.quota) as charge:
+        taking = self.sessions.taking(None, request.call.quota)
+        with taking as charge, self.sessions.distrusting(key):
             charge.add(tokens=sum(len(piece.ids) for piece in pieces))
             ran = await self.sessions.worker.run(job, request.call, min(len(pieces), ROWS_OF_REQUEST))
         self.sessions.metrics.tokens.labels("scored").inc(sum(ranked.tokens for ranked in ran.result))
-        timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
-        return CandidatesAnswer(version=copy.revision.version, candidates=ran.result, timings=timings)
+        return CandidatesAnswer(version=copy.revision.version, candidates=ran.result, timings=ran.timings)
 
     def _candidate_pieces(self, request: CandidatesRequest, copy: SessionCopy) -> Sequence[Piece]:
         vocab, place = copy.state.served.vocab, copy.state.place

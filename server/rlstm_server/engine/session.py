@@ -38,7 +38,6 @@ from rlstm_server.errors import (
     VersionMismatch,
 )
 from rlstm_server.schemas.sessions import ExportedSession, NoteAnswer, SessionInfo, SessionPage
-from rlstm_server.schemas.text import Timings
 from rlstm_server.settings import Durability
 from rlstm_server.store.base import (
     Commit,
@@ -201,7 +200,7 @@ class Sessions(SessionQueues):
         began = time.perf_counter()
         outcome = await task.commit(commit_with_retries(commit, self.store, self.cache))
         store = time.perf_counter() - began
-        task.timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds, store=store)
+        task.timings = {**ran.timings, "store": store}
         match outcome:
             case Committed():
                 task.took_effect = True
@@ -348,19 +347,11 @@ async def commit_with_retries(commit: Commit, store: SessionStore, cache: Sessio
                 raise
             unknown.__cause__ = error  # this try changed nothing, but the one before may have
         else:
-            return outcome if unknown is None else await _own(commit, outcome, store)
+            if unknown is not None and isinstance(outcome, Replayed) and outcome.is_of(commit):
+                # an earlier try was applied, only its reply was lost
+                return Committed(revision=commit.revision, expires_at_ms=outcome.expires_at_ms)
+            return outcome
         if time.monotonic() >= deadline:
             break
     cache.drop(commit.key)
     raise unknown or OutcomeUnknown("the store did not say whether the change took effect")
-
-
-async def _own(commit: Commit, outcome: CommitOutcome, store: SessionStore) -> CommitOutcome:
-    """After a commit of unknown outcome, a replay of exactly this commit is that commit."""
-    if not isinstance(outcome, Replayed) or not outcome.is_of(commit):
-        return outcome
-    try:
-        expires_at_ms = (await store.load_head(commit.key, with_state=False)).expires_at_ms
-    except ServerError:
-        expires_at_ms = int(time.time() * 1000) + commit.ttl_ms  # our clock is all that is left
-    return Committed(revision=commit.revision, expires_at_ms=expires_at_ms)

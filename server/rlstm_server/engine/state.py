@@ -196,7 +196,7 @@ def write(state: SessionState, **about: Any) -> bytes:
     served = state.served
     fields = {
         "fingerprint": served.fingerprint,
-        "adaptation_fingerprint": served.adaptation_fingerprint or "",
+        "adaptation_fingerprint": served.identity.adaptation_fingerprint or "",
         **about,
         "kind": state.choice.kind,
         "num_fast_weights": state.choice.num_fast_weights,

@@ -28,7 +28,6 @@ from rlstm_server.engine.buffer import Buffer
 from rlstm_server.engine.generate import Continuation, Released, StopStrings, charged
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.queue import Task
-from rlstm_server.engine.quotas import charging
 from rlstm_server.engine.reading import Reading, read_passage, read_piece
 from rlstm_server.engine.session import Sessions, Staged
 from rlstm_server.engine.state import SessionCopy, SessionState
@@ -363,7 +362,7 @@ class SessionStreams:
         stream = self._commit(request) if request.commit else self._show(request)
         learns = request.commit and request.learn_from_output
         key = request.call.key if request.commit else None
-        with self.sessions.taking(key), charging(request.call.quota) as charge:
+        with self.sessions.taking(key, request.call.quota) as charge:
             async with aclosing(
                 charged(stream, request.settings.max_tokens, charge, learns=learns)
             ) as events:

@@ -132,8 +132,8 @@ def _advanced(going: Sequence[_Member[Result]], results: Sequence[BatchResult]) 
 class Request(Generic[Result]):
     """A job, who asked for it, the items that it awaits, and what became of it.
 
-    `rows` are those of its next batch, `queue_seconds` those it waited for its first, `compute_seconds` those
-    of its batches. A `short` one awaits single tokens only, or ends of texts, which no segment ends with:
+    `rows` are those of its next batch, `timings` the seconds that it waited for its first, and those of its
+    batches. A `short` one awaits single tokens only, or ends of texts, which no segment ends with:
     several of these weigh as much as one segment, from which is learned. Only the device thread runs the job;
     the future belongs to the event loop that waits. With a `buffer` that is full it is `parked`: out of the
     queue until the reader goes on.
@@ -152,8 +152,7 @@ class Request(Generic[Result]):
     cancelled: bool = False
     parked: float | None = None
     submitted: float = field(default_factory=time.perf_counter)
-    queue_seconds: float = 0.0
-    compute_seconds: float = 0.0
+    timings: dict[str, float] = field(default_factory=lambda: {"queue": 0.0, "compute": 0.0})
     coroutine: Coroutine[Any, Any, Result] | None = None
     result: Result = field(init=False)
 
@@ -161,7 +160,7 @@ class Request(Generic[Result]):
         """Run to the next await, or to the end; the outcome is on its way when this returns."""
         began = time.perf_counter()
         if self.coroutine is None:
-            self.queue_seconds, self.coroutine = began - self.submitted, self.job()
+            self.timings["queue"], self.coroutine = began - self.submitted, self.job()
         try:
             self.items = self.coroutine.send(results)
             self.sizes = [size_of(item) for item in self.items]
@@ -172,7 +171,7 @@ class Request(Generic[Result]):
             self.over, outcome = True, stop.value
         except Exception as error:
             self.over, outcome = True, error
-        self.compute_seconds += time.perf_counter() - began
+        self.timings["compute"] += time.perf_counter() - began
         if self.over:
             self.end(outcome)
 
@@ -347,7 +346,7 @@ class Worker:
         for request in step:
             if request.coroutine is None:
                 request.go_on(None)
-                self.metrics.queue_seconds.labels(request.caller.endpoint).observe(request.queue_seconds)
+                self.metrics.queue_seconds.labels(request.caller.endpoint).observe(request.timings["queue"])
         seconds, going = 0.0, [request for request in step if request.items]
         for number in range(ALONE):
             if not going or (number >= SHORT and self._scheduler.waiting):
@@ -370,7 +369,7 @@ class Worker:
         seconds = time.perf_counter() - began
         self.metrics.batch_finished(seconds, rows, tokens)
         for request, own in zip(jobs, results, strict=True):
-            request.compute_seconds += seconds
+            request.timings["compute"] += seconds
             request.go_on(own)
         return seconds
 

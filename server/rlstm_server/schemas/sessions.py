@@ -220,7 +220,7 @@ class AppendAnswer(Answer):
         bool,
         Field(description="False of a repeat whose columns are no longer stored; the text was applied."),
     ] = True
-    timings: Annotated[Timings, HIDDEN] = field(default_factory=Timings)
+    timings: Annotated[Timings, HIDDEN] = field(default_factory=dict)
 
     @property
     def length(self) -> int:

@@ -95,13 +95,8 @@ def named(texts: Sequence[NamedText]) -> Sequence[NamedText]:
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Timings:
-    """Seconds spent waiting for the device, computing on it, and waiting for the store."""
-
-    queue: float = 0.0
-    compute: float = 0.0
-    store: float = 0.0
+Timings = Mapping[str, float]
+"""Seconds of a request by what they were spent on: the queue for the device, computing, the store."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -206,13 +206,15 @@ class Committed:
 class Replayed:
     """The operation took effect earlier, at `version`; the session has moved on to `current` since.
 
-    `details` is None when they are no longer stored; `summary` is always there.
+    `details` is None when they are no longer stored; `summary` is always there. `expires_at_ms` is the
+    session's present end.
     """
 
     version: int
     summary: bytes
     details: bytes | None
     current: Revision
+    expires_at_ms: int
 
     def is_of(self, commit: Commit) -> bool:
         """Whether it is this very commit that took effect, and nothing has happened since."""

@@ -124,6 +124,7 @@ class History:
             summary=done.summary,
             details=self.details.get(done.version) if done.detailed else b"",
             current=self.head.revision,
+            expires_at_ms=self.head.expires_at_ms,
         )
 
     def refusal(self, commit: Commit, now_ms: int) -> CommitOutcome | None:

@@ -59,12 +59,10 @@ def tenant_key(tenant: str, part: str) -> str:
 class Reply(NamedTuple):
     """What the server said.
 
-    resent      an earlier try of the same call may have been applied
     replicated  so many replicas have the change as the link waits for
     """
 
     content: Any
-    resent: bool
     replicated: bool
 
     def require_replicas(self) -> None:
@@ -109,7 +107,13 @@ class RedisLink:
         self._replication = Replication(replicas, within_s, f"{LIBRARY}_mark")
 
     async def session(
-        self, name: str, key: SessionKey, *arguments: Argument, changes: bool, absent: bool = False
+        self,
+        name: str,
+        key: SessionKey,
+        *arguments: Argument,
+        changes: bool,
+        again: bool = True,
+        absent: bool = False,
     ) -> Reply:
         """Call a function of one session. All functions have the same effect once or twice.
 
@@ -117,7 +121,8 @@ class RedisLink:
         stored, unless `absent` takes the words GONE, NOT_FOUND and FORM too; errors.DurabilityNotReached.
         """
         keys = [session_key(key, part) for part in _SESSION_PARTS]
-        reply = await self.call("FCALL", f"{LIBRARY}_{name}", len(keys), *keys, *arguments, changes=changes)
+        command = ("FCALL", f"{LIBRARY}_{name}", len(keys), *keys, *arguments)
+        reply = await self.call(*command, changes=changes, again=again)
         word = reply.content[0]
         if word in (b"OK", b"REPLAY"):
             reply.require_replicas()
@@ -134,34 +139,34 @@ class RedisLink:
         keys = [tenant_key(tenant, part) for part in _TENANT_PARTS]
         return await self.call("FCALL", f"{LIBRARY}_{name}", len(keys), *keys, *arguments, changes=changes)
 
-    async def call(self, *command: Argument, changes: bool) -> Reply:
+    async def call(self, *command: Argument, changes: bool, again: bool = True) -> Reply:
         """Return the reply to `command`, which must be safe to apply twice, from the server of its first key.
 
-        It is sent once more when the first try leaves open whether it was applied, and when another server
-        took the place of the one that it went to. Raises StoreFull and StoreUnavailable when it was not
-        applied, OutcomeUnknown when a change may have been.
+        It is sent once more when another server took the place of the one that it went to and, with `again`,
+        when the first try leaves open whether it was applied. Raises StoreFull and StoreUnavailable when it
+        was not applied, OutcomeUnknown when a change may have been.
         """
         key = str(command[3 if command[0] == "FCALL" else 1])
         replication = self._replication if changes else None
         attempt = partial(self._at_key, key, command, replication)
-        (content, replicas), resent = await self._tried(attempt, changes)
-        return Reply(content, resent, replication is None or replicas >= replication.replicas)
+        content, replicas = await self._tried(attempt, changes=changes, again=again)
+        return Reply(content, replication is None or replicas >= replication.replicas)
 
     async def call_all(self, *command: Argument) -> dict[str, Any]:
         """Return every primary's reply by its name; an error of one is an error."""
-        replies, _ = await self._tried(partial(self._at_all, command), changes=False)
-        return replies
+        return await self._tried(partial(self._at_all, command), changes=False)
 
     async def close(self) -> None:
         """Close all connections."""
         await self.servers.close()
 
-    async def _tried(self, attempt: Callable[[], Awaitable[Answer]], changes: bool) -> tuple[Answer, bool]:
-        """Return the answer, and whether an earlier try may have been applied."""
+    async def _tried(
+        self, attempt: Callable[[], Awaitable[Answer]], *, changes: bool, again: bool = True
+    ) -> Answer:
         indeterminate = False
         for left in reversed(range(TRIES)):
             try:
-                return await attempt(), indeterminate
+                return await attempt()
             except NotApplied as failure:
                 if failure.elsewhere:
                     self.servers.suspect()
@@ -173,6 +178,8 @@ class RedisLink:
             except (RedisError, OSError):
                 self.servers.suspect()
                 indeterminate = True
+                if not again:
+                    break
         if changes:
             raise OutcomeUnknown("the store did not answer; repeat with the same key to learn the outcome")
         raise StoreUnavailable("the store does not answer")

@@ -130,7 +130,7 @@ class RedisStore:
         return _head(reply.content)
 
     async def commit(self, commit: Commit) -> CommitOutcome:
-        """Apply one operation, in one round trip."""
+        """Apply one operation, in one round trip; one whose reply is lost is the caller's to send again."""
         limits, after = self._limits, commit.revision
         arguments = (
             commit.operation_id.encode(),
@@ -150,7 +150,7 @@ class RedisStore:
             limits.tombstone_ms,
         )
         try:
-            reply = await self._link.session("commit", commit.key, *arguments, changes=True)
+            reply = await self._link.session("commit", commit.key, *arguments, changes=True, again=False)
         except StoreFull:
             # "not applied" would be a lie if an earlier try of the same operation was
             reply = await self._recall(commit.key, commit.operation_id, commit.body_hash)
@@ -158,7 +158,7 @@ class RedisStore:
                 raise
         if reply.content[0] == b"OK" and reply.content[3] == b"1":
             await self._reindex(commit.key, reply.content[2])
-        return _commit_outcome(commit, after, reply)
+        return _commit_outcome(after, reply.content)
 
     async def recall(
         self, key: SessionKey, operation_id: str, body_hash: bytes
@@ -374,17 +374,12 @@ def _named(name: str, entry: bytes, state_bytes: int) -> NamedSnapshot:
         raise StateCorrupt("a named snapshot in the store cannot be read") from error
 
 
-def _commit_outcome(commit: Commit, after: Revision, reply: Reply) -> CommitOutcome:
-    fields = reply.content
+def _commit_outcome(after: Revision, fields: Sequence[Any]) -> CommitOutcome:
     match fields[0]:
         case b"OK":
             return Committed(revision=after, expires_at_ms=int(fields[2]))
         case b"REPLAY" | b"MISMATCH":
-            known = _known(fields)
-            if reply.resent and isinstance(known, Replayed) and known.is_of(commit):
-                # our first try was applied, only its reply was lost
-                return Committed(revision=after, expires_at_ms=int(fields[7]))
-            return known
+            return _known(fields)
         case b"MOVED":
             return Moved(current=int(fields[1]))
         case _:
@@ -400,6 +395,7 @@ def _known(fields: Sequence[Any]) -> Replayed | Mismatch:
             details=fields[3] if fields[2] == b"1" else None,
             summary=fields[4],
             current=Revision(int(fields[5]), fields[6]),
+            expires_at_ms=int(fields[7]),
         )
     except ValueError as error:
         raise StateCorrupt("the session's head in the store cannot be read") from error

@@ -159,6 +159,7 @@ def test_word_errors_and_weights(rescore: Run, tmp_path: Path) -> None:
         (["--state", "x"], "--state goes with --local"),
         (["--local", "--name", "x"], "--name goes with a server"),
         (["--local", "--state", "no/where"], "no/where: No such file or directory"),
+        (["--local", "--state", "refs"], "refs: the file is no session"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_is_scored(

@@ -124,7 +124,7 @@ def test_without_a_server(rlstm: Run, network: Network, monkeypatch: pytest.Monk
     monkeypatch.setattr(kept, "load", lambda group, name, extra: serving)
     assert "8.0000" in rlstm("score", "a", "--local")[1]
     assert json.loads(rlstm("generate", "--local", "a", "--model", "tiny", "--json")[1])["text"] == "t"
-    assert rlstm("score", "a", "--local", "--model", "none") == (1, "", "rlstm: none: no such checkpoint\n")
+    assert rlstm("score", "a", "--local", "--model", "none") == (2, "", "rlstm: none: no such checkpoint\n")
     score, prompt = {"text": "a", "unit": "bits", "scores": "totals"}, {"prompt": "a"}
     assert asked == ["bytes-small", score, "tiny", prompt, "none"]
     assert network.requests == []

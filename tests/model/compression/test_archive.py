@@ -18,10 +18,10 @@ from rlstm_model.adaptation.calibration_file import load_calibration, save_calib
 from rlstm_model.checkpoint import CheckpointError
 from rlstm_model.compression import KINDS, CompressionError, compress
 from rlstm_model.compression import header as headers
-from rlstm_model.compression.reading import reading
+from rlstm_model.compression.reading import Reading
 from rlstm_model.config import ModelConfig
 from rlstm_model.parameters import Parameters, shapes
-from rlstm_model.vocab import CharVocab, SubwordVocab, WordVocab
+from rlstm_model.vocab import SubwordVocab, WordVocab
 from rlstm_training.corpora import corpora_folder
 from rlstm_training.corpora.reading import load_stream, stream_names
 
@@ -241,7 +241,9 @@ def test_subwords_are_not_cut_by_the_pieces_that_are_read(pack, subwords):
     assert headers.read(io.BytesIO(packed))[0].tokens == len(whole)
 
 
-@pytest.mark.parametrize("vocab", [CharVocab("\nab"), WordVocab(("<unk>", "<eos>"))], ids=lambda v: v.kind)
+@pytest.mark.parametrize(
+    "vocab", [WordVocab.of_characters("\nab"), WordVocab(("<unk>", "<eos>"))], ids=lambda v: v.kind
+)
 def test_a_model_that_lacks_some_bytes_is_refused(pack, tmp_path, vocab):
     with pytest.raises(CompressionError, match=f"subwords; this is one of {vocab.kind}"):
         pack(b"ab", "frozen", model=saved(tmp_path / "other", vocab))
@@ -255,8 +257,8 @@ def test_a_model_without_a_calibration_is_frozen(pack, unpack, subwords):
 def test_a_model_that_computes_no_numbers_codes_none(tiny_checkpoint):
     """Fast weights that broke would be told from by how the text is cut."""
     model = rlstm_model.load(tiny_checkpoint)
-    broken = reading(model, "weights")
+    broken = Reading(model, "weights")
     list(broken.read(list(TEXT[:8])))
-    broken._state = replace(broken._state, delta_KP=np.full_like(broken._state.delta_KP, np.nan))
+    broken._place = replace(broken._place, delta_KP=np.full_like(broken._place.delta_KP, np.nan))
     with pytest.raises(ArithmeticError, match="fast weights are not finite"):
         list(broken.read(list(TEXT[8:16])))

@@ -5,9 +5,11 @@ import httpx
 import pytest
 
 from rlstm_server.api import auth
-from rlstm_server.api.auth import AuthLayer, load_keys
-from rlstm_server.api.tracing import KEY, Trace
+from rlstm_server.api.auth import Access, load_keys
+from rlstm_server.api.layer import RequestLayer
+from rlstm_server.api.tracing import TRACE, Endpoints
 from rlstm_server.errors import StartupError
+from rlstm_server.metrics import Metrics
 from rlstm_server.settings import Settings
 
 SECRET = "AbCdEfGh-123"
@@ -16,18 +18,15 @@ SECRET = "AbCdEfGh-123"
 async def passed(scope, receive, send):
     """Stand for the application: answers with the tenant that came through."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": scope["rlstm.principal"].tenant.encode()})
+    await send({"type": "http.response.body", "body": scope[TRACE].principal.tenant.encode()})
 
 
 def layer(settings, failed_logins=20):
-    """The layer that these settings make, under one that traces."""
-    inner = AuthLayer(passed, ring=load_keys(settings), host=settings.host, failed_logins=failed_logins)
-
-    async def app(scope, receive, send):
-        scope[KEY] = Trace(request_id="r")
-        await inner(scope, receive, send)
-
-    return app
+    """The layer that these settings make."""
+    access = Access(load_keys(settings), host=settings.host, failed_logins=failed_logins)
+    return RequestLayer(
+        passed, access=access, endpoints=Endpoints(()), limits=settings.limits, metrics=Metrics()
+    )
 
 
 async def ask(settings, method="GET", path="/info", host="localhost", headers=()):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlstm_server.api.limits import OPEN_PATHS
+from rlstm_server.api.auth import OPEN_PATHS
 
 
 async def operations(client):

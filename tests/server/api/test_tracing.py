@@ -4,13 +4,21 @@ import logging
 import httpx
 import pytest
 
-from rlstm_server.api.problems import respond
-from rlstm_server.api.tracing import Endpoints, TracingLayer
+from rlstm_server.api.auth import Access
+from rlstm_server.api.layer import RequestLayer
+from rlstm_server.api.tracing import Endpoints
 from rlstm_server.metrics import Metrics
+from rlstm_server.settings import Limits
 
 
 async def ask(app, metrics=None, **headers):
-    layer = TracingLayer(app, metrics=metrics or Metrics(), respond=respond, endpoints=Endpoints(()))
+    layer = RequestLayer(
+        app,
+        access=Access(None, host="a", failed_logins=1),
+        endpoints=Endpoints(()),
+        limits=Limits(),
+        metrics=metrics or Metrics(),
+    )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(layer), base_url="http://a") as client:
         return await client.get("/canary", headers=headers)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rlstm_server.engine import answers
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.schemas.sessions import AppendAnswer, SessionInfo, SessionTotals
-from rlstm_server.schemas.text import AdaptationChoice, Columns, Timings, Totals
+from rlstm_server.schemas.text import AdaptationChoice, Columns, Totals
 from rlstm_server.store.base import MAX_SUMMARY_BYTES
 
 GUARDS = ("step_skipped", "projected", "restarted", "reset", "frozen")
@@ -53,7 +53,6 @@ def answer_of(logprobs, ids=None, static=True, guards=None, start=0):
         weights=(0.25, 0.75),
         norm_ratio=0.1,
         pending=0,
-        timings=Timings(),
     )
 
 

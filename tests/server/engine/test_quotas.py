@@ -10,7 +10,8 @@ from rlstm_model.vocab import ByteVocab
 from rlstm_server.caller import Quota, TokenBucket
 from rlstm_server.engine import quotas
 from rlstm_server.engine.generate import charged
-from rlstm_server.engine.quotas import Charge, charging
+from rlstm_server.engine.queue import SessionQueues
+from rlstm_server.engine.quotas import Charge
 from rlstm_server.errors import Conflict, OutcomeUnknown, RateLimited, SlowConsumer, StoreUnavailable
 from rlstm_server.schemas.generation import EndEvent, TokenEvent
 from rlstm_server.schemas.sessions import CreateSession, SnapshotRequest
@@ -79,6 +80,12 @@ def test_work_that_is_done_again_is_charged_once(buckets):
     assert [left(bucket) for bucket in buckets.values()] == [4, 6, 10]
 
 
+def taking(buckets):
+    """Work that is charged to them."""
+    queues = SessionQueues(cache=None, metrics=None, queued_operations=1)
+    return queues.taking(None, Quota(**buckets))
+
+
 def test_a_refusal_charges_nothing(buckets):
     """Neither the quota that is used up nor the others."""
     buckets["learned"].take(10)
@@ -92,7 +99,7 @@ def test_what_was_not_applied_is_given_back(buckets, error, charged):
     """But not what may have been."""
 
     def work():
-        with charging(Quota(**buckets)) as charge:
+        with taking(buckets) as charge:
             charge.add(tokens=6)
             raise error
 
@@ -129,7 +136,7 @@ async def test_who_was_shown_some_of_a_text_has_had_its_prompt(buckets, shown, l
         raise SlowConsumer("x")
 
     async def read():
-        with charging(Quota(**buckets)) as charge:
+        with taking(buckets) as charge:
             charge.add(tokens=5)
             async for _ in charged(broken_off(), 4, charge):
                 pass

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_model.vocab import ByteVocab, CharVocab, WordVocab
+from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine.reading import START, Place, read_passage
 from rlstm_server.errors import InvalidText
 from rlstm_server.schemas.text import Passage
@@ -34,7 +34,9 @@ def cut(sequence, points):
 
 
 @pytest.mark.parametrize(
-    "vocab", [BYTES, CharVocab.build("ab \t€"), WordVocab.build("a b ab é")], ids=lambda vocab: vocab.kind
+    "vocab",
+    [BYTES, WordVocab.of_characters_in("ab \t€"), WordVocab.build("a b ab é")],
+    ids=lambda vocab: vocab.kind,
 )
 @given(text=TEXTS, points=st.lists(st.integers(0, 40), max_size=4))
 def test_text_in_pieces_equals_the_whole(vocab, text, points):

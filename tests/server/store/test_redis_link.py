@@ -114,7 +114,7 @@ async def test_a_connection_that_the_server_closed_is_not_used(link, embedded_ur
         admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     await asyncio.sleep(0.05)
 
-    assert (await link.call("SET", "test:key", 2, changes=True)).resent is False
+    assert (await link.call("SET", "test:key", 2, changes=True, again=False)).content == b"OK"
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

@@ -33,14 +33,14 @@ from rlstm_model.config import ModelConfig
 from rlstm_model.native import Window
 from rlstm_model.parameters import Parameters, shapes
 from rlstm_model.scores import TokenScores
-from rlstm_model.vocab import CharVocab
+from rlstm_model.vocab import WordVocab
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.worker import Worker
 from simulated import fold
 from simulated.fold import Fold
 from simulated.loop import SimulatedLoop
 
-VOCAB: Final = CharVocab.build("abcdefghij.")
+VOCAB: Final = WordVocab.of_characters_in("abcdefghij.")
 ROUND_SECONDS: Final = 0.01
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.vocab import ByteVocab, CharVocab, SubwordVocab, WordVocab
+from rlstm_model.vocab import ByteVocab, SubwordVocab, WordVocab
 from rlstm_training.config import Source
 from rlstm_training.corpora import CorpusError, corpora_folder
 from rlstm_training.corpora.reading import load_corpus
@@ -26,7 +26,7 @@ from rlstm_training.corpora.texts import (
 from rlstm_training.recipes import RECIPES
 
 TEXT = "the sea was calm\nand cœld the ship\n"
-VOCABS = [ByteVocab(), CharVocab.build(TEXT), WordVocab.build(TEXT)]
+VOCABS = [ByteVocab(), WordVocab.of_characters_in(TEXT), WordVocab.build(TEXT)]
 _lines = st.lists(st.text(alphabet="ab ,.", max_size=90).map(str.encode), max_size=12)
 
 
@@ -72,7 +72,7 @@ def test_texts_decode_to_what_was_read(own_folder, toy_recipe, kind):
     assert recipe.sources == (Source(corpus=str(own_folder), rows=4),)
     texts, vocab = prepare(recipe)
     raw = (own_folder / "train.txt").read_text()
-    built = {"characters": CharVocab.build, "words": WordVocab.build}
+    built = {"characters": WordVocab.of_characters_in, "words": WordVocab.build}
     assert vocab == (SubwordVocab.build(raw, 280) if kind == "subwords" else built[kind](raw))
     assert vocab.size == recipe.model.vocab_size
     assert vocab.decode(texts.train[0][0].tolist()).split() == raw.split()
@@ -86,7 +86,7 @@ def test_texts_decode_to_what_was_read(own_folder, toy_recipe, kind):
             {"valid": b"the \xe2\x98\x83"},
             "valid: character 4 is not in the vocabulary",
         ),
-        ({"vocab": "words"}, {"train": b"the caf\xe9 " * 20}, "is not UTF-8 at byte 7"),
+        ({"vocab": "words"}, {"train": b"the caf\xe9 " * 20}, "is not UTF-8 text (byte 7): convert it"),
         ({}, {"train": b"12345678"}, "train: 8 tokens cannot fill a window of 8"),
         ({"vocab": "subwords", "model": ModelConfig(vocab_size=9000, hidden_size=4)}, {}, "it is too short"),
         (
@@ -122,7 +122,7 @@ def test_passages_count_bytes_tokens_and_unknowns():
     assert passage(ByteVocab(), b"\xff\n", "raw").ids == [255, 10]
     with pytest.raises(CorpusError, match="blank holds no text"):
         passage(vocab, b"  ", "blank")
-    cut, letters = "é sea é".encode()[1:-1], CharVocab.build(" sea")
+    cut, letters = "é sea é".encode()[1:-1], WordVocab.of_characters_in(" sea")
     assert letters.decode(excerpt(letters, cut, "x").ids) == " sea "
     assert bytes(excerpt(ByteVocab(), cut, "x").ids) == cut
 

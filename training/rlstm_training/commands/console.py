@@ -132,10 +132,11 @@ def show_json(data: dict[str, Any]) -> None:
 
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output: the first column is text, the others are figures."""
+    """A table on standard output: columns of figures, and of text, which begins with a letter."""
     table = Table(box=None, pad_edge=False)
     for index, header in enumerate(headers):
-        table.add_column(header, justify="right" if index else "left", overflow="fold", no_wrap=bool(index))
+        text = any(row[index][:1].isalpha() for row in rows)
+        table.add_column(header, justify="left" if text else "right", overflow="fold", no_wrap=bool(index))
     for row in rows:
         table.add_row(*row)
     # What reads a pipe is not helped by lines folded to some width.

@@ -21,7 +21,7 @@ class Exit(IntEnum):
     """The exit codes; they are part of the interface."""
 
     OK = 0
-    REFUSED = 1  # the server, or a local model, answered with an error
+    REFUSED = 1  # the server, here or elsewhere, answered with an error
     USAGE = 2  # wrong arguments, a file that cannot be read or written, text that is not text
     NO_ANSWER = 3  # no connection, or it broke off
     MISSING = 4  # a part that is not installed

@@ -12,7 +12,8 @@ import typer
 from rlstm_client import AsyncClient, AsyncSession, Retries
 from rlstm_client.cli import inputs, output
 from rlstm_client.cli.commands import DEFAULT_MODEL, LOCAL_GROUP, load
-from rlstm_client.cli.exits import CommandError, Exit
+from rlstm_client.cli.exits import CommandError
+from rlstm_client.errors import ImportRejectedError
 from rlstm_client.models import Adapt
 from rlstm_client.options import CreateOptions
 
@@ -48,7 +49,7 @@ class Service(inputs.Server):
             try:
                 transport = await stack.enter_async_context(serving(self.model or usual or DEFAULT_MODEL))
             except Exception as error:
-                raise CommandError(str(error) or type(error).__name__, Exit.REFUSED) from error
+                raise CommandError(str(error) or type(error).__name__) from error
             yield await stack.enter_async_context(AsyncClient("http://localhost", transport=transport))
 
     def run(self, work: Callable[[AsyncClient], Awaitable[T]], usual: str | None = None) -> T:
@@ -100,7 +101,10 @@ class Kept(Service):
             given["name"] = self.name
             session = await client.sessions.find(self.name)
         elif self.state is not None and await asyncio.to_thread(self.state.exists):
-            session = await client.sessions.import_session(self.state)
+            try:
+                session = await client.sessions.import_session(self.state)
+            except ImportRejectedError as error:
+                raise CommandError(f"{self.state}: {error.detail}") from error
         session = session or await client.sessions.create(**given)
         try:
             yield session

@@ -1,12 +1,10 @@
 """What the commands print: one JSON object, or tables for people. Text never carries terminal commands."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
-from errno import EISDIR
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -128,8 +126,6 @@ def check_place(path: Path) -> None:
     Raises:
         OSError: there is no such folder, nothing may be written to it, or the path is a folder's.
     """
-    if path.is_dir():
-        raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
     with ArrivingFile(path):
         pass
 

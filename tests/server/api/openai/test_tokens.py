@@ -2,14 +2,14 @@
 
 import pytest
 
-from rlstm_model.vocab import ByteVocab, CharVocab, SubwordVocab, WordVocab
+from rlstm_model.vocab import ByteVocab, SubwordVocab, WordVocab
 from rlstm_server.api.openai.completions import Names
 from rlstm_server.api.openai.models import _info, encode
 
 CORPUS = "the cat sat on the mat, the café 🙂 bytes:\\x80 bytes:\\x80 sat\n" * 4
 VOCABS = [
     ByteVocab(),
-    CharVocab.build(CORPUS + "\ufffd"),
+    WordVocab.of_characters_in(CORPUS + "\ufffd"),
     WordVocab.build(CORPUS),
     SubwordVocab.build(CORPUS, 280),
     # "bytes:" itself, and what is no text

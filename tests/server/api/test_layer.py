@@ -3,21 +3,25 @@ import asyncio
 import httpx
 import pytest
 
-from rlstm_server.api.limits import ReceivingLayer
-from rlstm_server.api.tracing import KEY, Trace
+from rlstm_server.api.layer import RequestLayer
+from rlstm_server.api.tracing import TRACE, Endpoints
+from rlstm_server.caller import Principal
+from rlstm_server.metrics import Metrics
 from rlstm_server.settings import Limits
 
 LIMITS = Limits(body_bytes=1024, receive_seconds=0.2)
 
 
-def traced(app):
-    """Give every request a trace, as the outer layer does."""
+class Everybody:
+    """Lets everybody in, as the tenant that the scope names."""
 
-    async def outer(scope, receive, send):
-        scope.setdefault(KEY, Trace(request_id="r", tenant="a"))
-        await app(scope, receive, send)
+    def admit(self, scope):
+        """Give who asks."""
+        return Principal(tenant=scope.get("tenant", "a"))
 
-    return outer
+
+def layer(app, limits=LIMITS):
+    return RequestLayer(app, access=Everybody(), endpoints=Endpoints(()), limits=limits, metrics=Metrics())
 
 
 async def echo(scope, receive, send):
@@ -28,7 +32,7 @@ async def echo(scope, receive, send):
 
 
 async def post(content):
-    transport = httpx.ASGITransport(traced(ReceivingLayer(echo, limits=LIMITS)))
+    transport = httpx.ASGITransport(layer(echo))
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
         return await client.post("/", content=content)
 
@@ -58,7 +62,7 @@ async def test_a_body_is_counted_as_it_arrives():
 
 async def test_a_body_has_one_length():
     """Given two, a proxy in front might believe the other."""
-    transport = httpx.ASGITransport(traced(ReceivingLayer(echo, limits=LIMITS)))
+    transport = httpx.ASGITransport(layer(echo))
     headers = {"content-length": "3", "transfer-encoding": "chunked"}
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
         answer = await client.post("/", content=b"abc", headers=headers)
@@ -76,14 +80,13 @@ async def run_layer(app, messages):
     queue = asyncio.Queue()
     for message in messages:
         queue.put_nowait(message)
-    trace = Trace(request_id="r", tenant="a")
-    scope = {"type": "http", "path": "/score", "method": "POST", "headers": [], KEY: trace}
+    scope = {"type": "http", "path": "/score", "method": "POST", "headers": []}
 
     async def send(message):
         pass
 
-    await ReceivingLayer(app, limits=LIMITS)(scope, queue.get, send)
-    return trace
+    await layer(app)(scope, queue.get, send)
+    return scope[TRACE]
 
 
 WHOLE = {"type": "http.request", "body": b"", "more_body": False}
@@ -136,16 +139,14 @@ HALF = {"type": "http.request", "body": b"x" * 600, "more_body": True}
 
 async def test_there_is_room_for_so_many_bodies():
     """All at once, and of one tenant; what ends gives its room back, however it ends."""
-    layer = ReceivingLayer(
-        echo, limits=Limits(body_bytes=1024, import_bytes=1024, score_numbers=8, requests_bytes=2000)
-    )
+    limits = Limits(body_bytes=1024, import_bytes=1024, score_numbers=8, requests_bytes=2000)
+    limited = layer(echo, limits)
     leave = asyncio.Event()
     sent = []
 
     def request(tenant, *messages):
         """Run a request whose client sends these messages, and leaves when told."""
         coming = list(messages)
-        trace = Trace(request_id="r", tenant=tenant)
 
         async def receive():
             if coming:
@@ -156,8 +157,8 @@ async def test_there_is_room_for_so_many_bodies():
         async def send(message):
             sent.append(message.get("status"))
 
-        scope = {"type": "http", "path": "/score", "method": "POST", "headers": [], KEY: trace}
-        return asyncio.ensure_future(layer(scope, receive, send))
+        scope = {"type": "http", "path": "/score", "method": "POST", "headers": [], "tenant": tenant}
+        return asyncio.ensure_future(limited(scope, receive, send))
 
     whole = {"type": "http.request", "body": b"x" * 600, "more_body": False}
     waiting = [request("a", HALF), request("a", HALF)]

@@ -1,4 +1,7 @@
-"""The layer that receives: bodies are counted and timed as they arrive; work ends when its client leaves."""
+"""The one layer around all routes: requests are let in and received, their answers sent and written down.
+
+Bodies are counted and timed as they arrive; work ends when its client leaves.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,28 @@ from collections import Counter
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlstm_server.api.problems import answer
-from rlstm_server.api.tracing import trace_of
-from rlstm_server.errors import BodyTooLarge, InvalidField, Overloaded, ReceiveTimeout, ServerError
+from rlstm_server.api.auth import Access
+from rlstm_server.api.problems import answer, respond
+from rlstm_server.api.tracing import Endpoints, Trace, begin, begin_answer, finish
+from rlstm_server.errors import (
+    BodyTooLarge,
+    InternalError,
+    InvalidField,
+    NotFound,
+    Overloaded,
+    ReceiveTimeout,
+    ServerError,
+)
+from rlstm_server.metrics import Metrics
 from rlstm_server.settings import MEMORY_SHARE, NUMBER_BYTES, Limits
-
-OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
-"""Asked by machines that judge the server: they need no key and wait for nobody."""
 
 IMPORT_PATH = "/sessions/import"
 """Takes files, which may be larger than any other body."""
 
-HELD = "rlstm.held"
-"""What the request holds of the memory for requests; a handler expects a large answer there."""
+EXCHANGE = "rlstm.exchange"
+"""Where a handler takes the memory for a large answer."""
+
+STARTS = frozenset({"http.response.start", "websocket.http.response.start", "websocket.accept"})
 
 MOST_DIGITS = 18
 """Of a declared length that are read: more are no length of any body."""
@@ -34,27 +46,46 @@ PASS_OVER_SECONDS = 1.0
 """How much more of a body that is refused is received: of so many largest bodies, for so long."""
 
 
-class ReceivingLayer:
-    """Holds the whole body before the application runs, and cancels the application on a disconnect.
+class RequestLayer:
+    """Around all routes: a request is let in, its body received, its answer sent, and it is written down.
 
-    It counts the memory of all requests under way, from their first byte to the last one of the answer.
+    An exception that nobody answered becomes a fixed 500. The memory of all requests under way is counted,
+    from their first byte to the last one of the answer.
     """
 
-    def __init__(self, app: ASGIApp, *, limits: Limits) -> None:
-        self._app, self._limits = app, limits
+    def __init__(
+        self, app: ASGIApp, *, access: Access, endpoints: Endpoints, limits: Limits, metrics: Metrics
+    ) -> None:
+        self._app, self._access, self._endpoints = app, access, endpoints
+        self._limits, self._metrics = limits, metrics
         self._taken_bytes = Counter[str]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run one request."""
-        if scope["type"] != "http":
+        """Run one request, a WebSocket to its end."""
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        exchange = scope[HELD] = Exchange(self._limits, self._taken_bytes, scope, receive, send)
+        trace = begin(scope, self._endpoints)
+        exchange = scope[EXCHANGE] = Exchange(self._limits, self._taken_bytes, trace, receive, send)
         try:
-            await exchange.run(self._app)
+            trace.principal = self._access.admit(scope)
+            if not scope["path"].isprintable():  # with a line end behind it a path would match
+                raise NotFound("there is no such route")
+            await exchange.run(self._app, scope)
+        except asyncio.CancelledError:
+            trace.cancelled = True
+            raise
+        except ServerError as error:
+            await answer(error, trace)(scope, receive, exchange.send)
+        except Exception as error:
+            trace.fault = error
+            if trace.status is not None:
+                raise
+            await respond(InternalError(), trace.request_id, trace.face)(scope, receive, exchange.send)
         finally:  # nobody reads the body any more, and the answer is sent
-            self._taken_bytes[exchange.tenant] -= exchange.taken_bytes
+            self._taken_bytes[trace.principal.tenant] -= exchange.taken_bytes
             self._taken_bytes += Counter()  # forgets tenants that hold nothing
+            finish(trace, scope, self._metrics)
 
 
 class Exchange:
@@ -65,11 +96,11 @@ class Exchange:
     """
 
     def __init__(
-        self, limits: Limits, taken: Counter[str], scope: Scope, receive: Receive, send: Send
+        self, limits: Limits, taken: Counter[str], trace: Trace, receive: Receive, send: Send
     ) -> None:
-        self._limits, self._taken, self._scope = limits, taken, scope
-        self._receive, self._send, self._trace = receive, send, trace_of(scope)
-        self.tenant, self.taken_bytes = self._trace.tenant or "", 0
+        self._limits, self._taken, self._trace = limits, taken, trace
+        self._receive, self._send = receive, send
+        self.taken_bytes = 0
         self._body: bytes | None = None
         self._left = asyncio.Event()
         self._answered = False
@@ -87,19 +118,23 @@ class Exchange:
 
     def take(self, size: int) -> None:
         """Take memory of so many bytes. Raises Overloaded where there is none, or not for one tenant."""
-        most, own = self._limits.requests_bytes, self._taken[self.tenant] + size
+        most, tenant = self._limits.requests_bytes, self._trace.principal.tenant
+        own = self._taken[tenant] + size
         if self._taken.total() + size > most or own > MEMORY_SHARE * most:
             raise Overloaded(
                 "there is no memory for this request: too many large ones at once", retry_after=1
             )
-        self._taken[self.tenant] = own
+        self._taken[tenant] = own
         self.taken_bytes += size
 
-    async def run(self, app: ASGIApp) -> None:
+    async def run(self, app: ASGIApp, scope: Scope) -> None:
         """Receive the body, and let the application answer as long as the client is there."""
+        if scope["type"] != "http":
+            await app(scope, self._receive, self.send)
+            return
         try:
             async with asyncio.timeout(self._limits.receive_seconds):
-                self._body = await self._received()
+                self._body = await self._received(scope)
         except TimeoutError:
             seconds = self._limits.receive_seconds
             late = ReceiveTimeout(f"the request took longer than {seconds:g} s to arrive")
@@ -111,7 +146,7 @@ class Exchange:
         if self._body is None:
             self._trace.cancelled = True
             return
-        work = asyncio.ensure_future(app(self._scope, self._give_body, self._answer))
+        work = asyncio.ensure_future(app(scope, self._give_body, self.send))
         watch = asyncio.ensure_future(self._watch())
         try:
             await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
@@ -126,15 +161,15 @@ class Exchange:
         if not work.cancelled():
             work.result()
 
-    async def _received(self) -> bytes | None:
+    async def _received(self, scope: Scope) -> bytes | None:
         """Give the body; None where the client left before its end.
 
         Raises InvalidField, BodyTooLarge, Overloaded.
         """
-        largest = self._limits.body_bytes if self.tenant else 0
-        if self._scope["path"] == IMPORT_PATH:
+        largest = self._limits.body_bytes if self._trace.principal.tenant else 0
+        if scope["path"] == IMPORT_PATH:
             largest = self._limits.import_bytes
-        headers = Headers(scope=self._scope)
+        headers = Headers(scope=scope)
         declared = headers.get("content-length", "0")
         if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may believe the other
             raise InvalidField("content-length", "content-length: not beside transfer-encoding")
@@ -160,7 +195,7 @@ class Exchange:
         Most clients read an answer when they have sent all; closed before, they would hear of a broken
         connection only.
         """
-        response, send = answer(error, self._trace), self._send
+        response, send = answer(error, self._trace), self.send
         response.headers["connection"] = "close"
         headers = response.raw_headers
         await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
@@ -179,9 +214,11 @@ class Exchange:
         await self._left.wait()
         return {"type": "http.disconnect"}
 
-    async def _answer(self, message: Message) -> None:
-        """Send on what the application sends, a large body in pieces."""
-        if message["type"] == "http.response.body":
+    async def send(self, message: Message) -> None:
+        """Send on what the application sends, which is noted; a large body goes in pieces."""
+        if message["type"] in STARTS:
+            begin_answer(message, self._trace)
+        elif message["type"] == "http.response.body":
             body = message.get("body", b"")
             while len(body) > PIECE_BYTES:
                 await self._send({**message, "body": bytes(body[:PIECE_BYTES]), "more_body": True})
