@@ -302,7 +302,7 @@ def _stepped(chunk: ObserveChunk, observed: ObservedChunk, steps: Sequence[nativ
     ]
     state = replace(
         observed.state,
-        delta_KP=np.stack([step.delta_P for step in steps]) if any(taken) else before.delta_KP,
+        delta_KP=_stacked([step.delta_P for step in steps]) if any(taken) else before.delta_KP,
         updates=before.updates + any(taken),
         bad_steps=bad,
     )
@@ -313,6 +313,11 @@ def _stepped(chunk: ObserveChunk, observed: ObservedChunk, steps: Sequence[nativ
         guards=tuple(guards),
         gradient_norms=tuple(step.gradient_norm for step in steps if math.isfinite(step.gradient_norm)),
     )
+
+
+def _stacked(delta_KP: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """As one array; a single one is not copied."""
+    return delta_KP[0][None] if len(delta_KP) == 1 else np.stack(delta_KP)
 
 
 def _observe_again(chunk: ObserveChunk, broken: Sequence[bool]) -> ObservedChunk | NonFiniteState:

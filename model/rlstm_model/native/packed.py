@@ -38,7 +38,11 @@ def address(array: NDArray[Any]) -> int:
 def with_room(log_probs_TV: Floats, stride: int) -> Floats:
     """The same log-probabilities in rows of ``stride`` floats, of which the last are impossible tokens."""
     owner = log_probs_TV if log_probs_TV.base is None else log_probs_TV.base
-    if log_probs_TV.shape[1] == stride and log_probs_TV.dtype == np.float32 and log_probs_TV.flags.c_contiguous:
+    if (
+        log_probs_TV.shape[1] == stride
+        and log_probs_TV.dtype == np.float32
+        and log_probs_TV.flags.c_contiguous
+    ):
         return log_probs_TV
     if (
         isinstance(owner, np.ndarray)

@@ -64,7 +64,7 @@ MAX_TOKENS: Final = 2 * CHUNK
 MAX_STORED_BYTES: Final = MAX_SUMMARY_BYTES - 256
 
 ALIVE_SECONDS: Final = 0.05
-"""How long a reader is shown text before its session is looked for again: nobody reads on from one that is gone."""
+"""How long a reader is shown text before its session is looked for again: one that is gone is not read on."""
 
 COMMITTED_TOKENS: Final = 8_192
 """Of one text. Its chunks take half of the operation ids that a session remembers, at most: were more than
