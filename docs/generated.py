@@ -3,17 +3,16 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from rlstm_client.cli import commands
-from rlstm_client.cli.commands import build
+from rlstm_client.cli.commands import COMMANDS, build
+from rlstm_client.cli.session import app
 from rlstm_server.app import create_app
 from rlstm_server.settings import Settings
 
 Json = Mapping[str, Any]
 
 METHODS = ("get", "post", "put", "patch", "delete")
-WIDTH = {"COLUMNS": "100", "TERMINAL_WIDTH": "100"}
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
@@ -111,25 +110,14 @@ def _row(cells: tuple[str, ...]) -> str:
 
 def command_help() -> Iterator[str]:
     """What ``--help`` of every command says."""
-    for command in commands.COMMANDS:
-        yield from _help(*command.name.split("."))
-    for name in (
-        "create",
-        "append",
-        "stream",
-        "score",
-        "generate",
-        "snapshot",
-        "restore",
-        "fork",
-        "export",
-        "import",
-    ):
+    for command in COMMANDS:
+        yield from _help(*command.path.split("."))
+    for name in app.commands:
         yield from _help("session", name)
 
 
 def _help(*words: str) -> Iterator[str]:
-    said = CliRunner().invoke(build(), [*words, "--help"], env=WIDTH, prog_name="rlstm")
+    said = CliRunner().invoke(build(), [*words, "--help"], prog_name="rlstm", terminal_width=100)
     if said.exit_code:
         raise RuntimeError(f"rlstm {' '.join(words)} --help: {said.output}")
     yield f"## rlstm {' '.join(words)}\n"

@@ -12,8 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from rlstm_training.config import Source
 from rlstm_training.recipes import RECIPES
@@ -72,9 +71,7 @@ def runs(make_run, tmp_path):
 def rlstm_report(tmp_path, monkeypatch):
     """Types `rlstm report` and what follows, in ``tmp_path``."""
     monkeypatch.chdir(tmp_path)
-    app = typer.Typer()
-    app.command()(report)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+    return lambda *words: CliRunner().invoke(report, [str(word) for word in words])
 
 
 def test_a_row_holds_a_runs_figures(runs):

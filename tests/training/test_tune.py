@@ -6,14 +6,14 @@ import sqlite3
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
+import click
 import optuna
 import pytest
 import torch
-import typer
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution
-from typer.testing import CliRunner
 
 from rlstm_training.commands.train import train
 from rlstm_training.config import Recipe, Source
@@ -343,9 +343,7 @@ def test_a_short_search_is_evaluated_often(toy_recipe):
 @pytest.fixture
 def rlstm():
     """Types a command; the answer has exit_code, stdout and stderr."""
-    app = typer.Typer()
-    for function in (train, tune):
-        app.command()(function)
+    app = click.Group(commands=[train, tune])
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 

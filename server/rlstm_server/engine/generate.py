@@ -126,7 +126,7 @@ class StopStrings:
 
 
 @dataclass(eq=False)
-class Continuation:
+class Generation:
     """One text that is being generated. The repetition penalty acts on the tokens `seen`.
 
     `index` counts its tokens. Their `alternatives` are asked for by `top`: the most probable tokens at each

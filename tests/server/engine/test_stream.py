@@ -18,7 +18,7 @@ from rlstm_server.errors import (
     TooLarge,
 )
 from rlstm_server.schemas.generation import EndEvent, SessionGenerate
-from rlstm_server.store.base import Limits
+from rlstm_server.store.base import Retention
 from rlstm_server.store.memory_store import MemoryStore
 
 # ---- texts that break off and go on -----------------------------------------------------------------------
@@ -140,7 +140,7 @@ async def test_a_text_that_is_complete_can_be_had_again_whatever_came_after(engi
 
 async def test_a_text_that_is_forgotten_is_not_written_again(tools):
     """Where the store no longer knows the chunk that the reader had, nothing is done."""
-    store = MemoryStore(limits=Limits(operations=2))
+    store = MemoryStore(limits=Retention(operations=2))
     async with tools.engine_on(store) as engine:
         talk = await tools.Talk.begin(engine)
         whole, _ = await read(engine.generate_in_session(kept(talk)))
@@ -198,7 +198,7 @@ async def test_a_deleted_session_ends_its_streams_at_the_next_look(tools, monkey
             stream = engine.generate_in_session(kept(talk, max_tokens=8_000, commit=commit))
             await anext(stream)
             await settled(engine)
-            await replica.delete(talk.caller.tenant, talk.session)
+            await replica.delete(talk.call())
             after = []
             with pytest.raises(Gone):
                 await read(stream, tokens=after)

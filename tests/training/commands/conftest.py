@@ -3,9 +3,9 @@
 import json
 import shutil
 
+import click
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from rlstm_training.commands.calibrate import calibrate
 from rlstm_training.commands.corpora import corpora as corpora_command
@@ -21,10 +21,7 @@ KINDS = ["--kind", "full", "--kind", "subspace", "--kind", "output_bias", "--ran
 @pytest.fixture(scope="session")
 def rlstm():
     """Types a command; the answer has exit_code, stdout and stderr."""
-    app = typer.Typer()
-    for function in (train, calibrate, evaluate, corpora_command):
-        app.command()(function)
-    app.command("import")(import_model)
+    app = click.Group(commands=[train, calibrate, evaluate, corpora_command, import_model])
 
     def call(*words, stdin=None):
         return CliRunner().invoke(app, [str(word) for word in words], input=stdin)

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Final, TypeVar, get_args
 
-import typer
+import click
 
 from rlstm_client import AsyncClient, AsyncSession, Retries
 from rlstm_client.cli import inputs, output
@@ -30,8 +30,8 @@ LASTING: Final = Retries(attempts=10)
 class Service(inputs.Server):
     """What a command asks: a server, or one in this process."""
 
-    local: inputs.Local = False
-    model: inputs.Model = None
+    local: bool = False
+    model: str | None = None
 
     @asynccontextmanager
     async def client(self, usual: str | None = None) -> AsyncIterator[AsyncClient]:
@@ -77,11 +77,9 @@ class Kept(Service):
         OSError: the file cannot be written.
     """
 
-    name: Annotated[str | None, typer.Option(help="Keep the session under this name, and go on with it.")] = (
-        None
-    )
-    state: Annotated[Path | None, typer.Option(help="With --local: keep the session in this file.")] = None
-    adapt: Annotated[Adapt, typer.Option(help="What learns, of a new session.")] = "both"
+    name: str | None = None
+    state: Path | None = None
+    adapt: Adapt = "both"
 
     def __post_init__(self) -> None:
         if self.state and not self.local:
@@ -116,3 +114,23 @@ class Kept(Service):
         """Write the session as it is to the file that it is kept in, if it is in one."""
         if self.state:
             await session.export(self.state)
+
+
+_service_options: Final = (
+    *inputs.server_options,
+    click.option("--local", is_flag=True, help="Compute here, without a server."),
+    click.option(
+        "--model", help="Of the server's; with --local a shipped one, or a folder [for prose subwords-base]."
+    ),
+)
+service = inputs.given("service", Service, *_service_options)
+kept = inputs.given(
+    "kept",
+    Kept,
+    *_service_options,
+    click.option("--name", help="Keep the session under this name, and go on with it."),
+    click.option("--state", type=inputs.FILE, help="With --local: keep the session in this file."),
+    click.option(
+        "--adapt", type=click.Choice(get_args(Adapt)), default="both", help="What learns, of a new session."
+    ),
+)
