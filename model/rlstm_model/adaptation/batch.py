@@ -234,8 +234,10 @@ def _predicted(item: DecodeStep, reads: Sequence[Window]) -> NextToken:
     if item.cursor.mixture is not None:
         # The target is any: only the distribution is wanted, and the weights are as they were.
         mixed, _ = follow(item.cursor.mixture, experts, (0,), whole=True)
-        heard = mixed.read and mixed.log_probs_TV is not None
-        log_probs_V = mixed.log_probs_TV[0] if heard else np.full_like(log_probs_V, np.nan)
+        if mixed.read and mixed.log_probs_TV is not None:
+            log_probs_V = mixed.log_probs_TV[0]
+        else:
+            log_probs_V = np.full_like(log_probs_V, np.nan)
     return NextToken(log_probs_V, experts, reads, item.cursor, item.reader)
 
 

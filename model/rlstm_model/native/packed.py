@@ -30,7 +30,7 @@ def padded(size: int) -> int:
 def address(array: NDArray[Any]) -> int:
     """Where its values begin, which ``array.ctypes.data`` takes four times as long to say."""
     try:
-        return addressof(c_char.from_buffer(array))
+        return addressof(c_char.from_buffer(array.data))
     except (TypeError, ValueError):  # read-only, empty or of several pieces
         return int(array.ctypes.data)
 
