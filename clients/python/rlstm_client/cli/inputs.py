@@ -166,8 +166,9 @@ def session(function: Function) -> Function:
 
 def session_of(client: Client, given: str) -> Session:
     """Return the session of an id; whatever is none is a name."""
+    session = client.sessions.get(given)  # which refuses what could be neither
     found = None if _SESSION_ID.fullmatch(given) else client.sessions.find(given)
-    return found or client.sessions.get(given)
+    return found or session
 
 
 _FLAGS: Final = {
