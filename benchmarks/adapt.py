@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
+import click
 import numpy as np
 import torch
-import typer
 
 from benchmarks.cases import backend_on, evaluator_of
 from benchmarks.models import Subject
@@ -23,20 +23,9 @@ from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, reader_of
 from rlstm_model.adaptation.state import EXPERT_RATES, NonFiniteState
 from rlstm_model.checkpoint import Checkpoint, load
+from rlstm_training.commands import console
 from rlstm_training.commands.choosing import rule_named
-from rlstm_training.commands.console import (
-    AsJson,
-    Device,
-    Model,
-    SplitName,
-    Threads,
-    command,
-    progress_bar,
-    show_json,
-    show_table,
-    warn,
-)
-from rlstm_training.commands.evaluate import Corpora, Streams
+from rlstm_training.commands.console import progress_bar, show_json, show_table, warn
 from rlstm_training.commands.evaluating import texts_given
 from rlstm_training.commands.given import prepare_device
 from rlstm_training.corpora.reading import stream_names
@@ -179,7 +168,7 @@ def load_full(path: Path, texts: Mapping[str, Any]) -> Full:
         }
         return Full(rule=AdaptationConfig.from_json(full["rule"]), bytes=full["bytes"], bits=bits)
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise typer.BadParameter(f"{path}: {error}", param_hint="--full-from") from error
+        raise click.BadParameter(f"{path}: {error}", param_hint="--full-from") from error
 
 
 def share(frozen: float, full: float, own: float) -> float | None:
@@ -308,7 +297,7 @@ class Results:
             self._show_mixtures(rule, mixtures)
         for each in self.outcomes:
             if each.guards:
-                typer.echo(f"{each.method}: {each.guards} steps skipped, cut back or restarted")
+                click.echo(f"{each.method}: {each.guards} steps skipped, cut back or restarted")
 
     def _show_mixtures(self, rule: AdaptationConfig, mixtures: Sequence[dict[str, Any]]) -> None:
         figures = {"mixture of 4": "mixture", "best single": "best", "its rate x": "best_scale"}
@@ -318,7 +307,7 @@ class Results:
         ]
         show_table((name_of(rule), *figures, "excess"), rows)
         better, count = self.better(mixtures), len(self.streams)
-        typer.echo(f"better than the best single rate in hindsight on {better} of {count} streams")
+        click.echo(f"better than the best single rate in hindsight on {better} of {count} streams")
 
 
 def _figure(bits: float | None) -> str:
@@ -334,7 +323,7 @@ def passages_chosen(
     vocab, of_corpus = checkpoint.vocab, None if prefix is None else SEGMENTS_OF_CORPUS * prefix
     given = texts_given(vocab, (), (), (), list(dict.fromkeys(streams)), prefix) if streams else []
     if corpora:
-        given += texts_given(vocab, (), list(dict.fromkeys(corpora)), [SplitName.TEST], (), of_corpus)
+        given += texts_given(vocab, (), list(dict.fromkeys(corpora)), ["test"], (), of_corpus)
     return [
         Passage(name=name, ids=[token for p in parts for token in p.ids], bytes=sum(p.bytes for p in parts))
         for name, parts in given
@@ -377,24 +366,36 @@ def _read(
     return outcomes, known
 
 
-@command
+@console.command()
+@console.model(default="bytes-small")
+@console.streams
+@console.corpora
+@click.option(
+    "--prefix", type=click.IntRange(1), help=f"Bytes of each segment [{PREFIX}]; of a corpus 10 times."
+)
+@click.option("--whole", is_flag=True, help="Read all bytes.")
+@click.option("--rule", multiple=True, metavar="KIND[:SIZE]", help="A rule (all but full).")
+@click.option(
+    "--experts", type=click.Choice(EXPERT_RATES), multiple=True, help="How many experts (1, 2 and 4)."
+)
+@click.option("--mixture", is_flag=True, help="Mixtures of four beside single rates.")
+@click.option("--full-from", type=console.FILE, help="Full's figures, from an earlier --json.")
+@console.threads()
+@console.device()
+@console.as_json
 def adapt(
-    model: Model = "bytes-small",
-    stream: Streams = None,
-    corpus: Corpora = None,
-    prefix: Annotated[
-        int | None, typer.Option(min=1, help=f"Bytes of each segment [{PREFIX}]; of a corpus 10 times.")
-    ] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="Read all bytes.")] = False,
-    rule: Annotated[
-        list[str] | None, typer.Option(metavar="KIND[:SIZE]", help="A rule (all but full).")
-    ] = None,
-    experts: Annotated[list[int] | None, typer.Option(help="How many experts (1, 2 and 4).")] = None,
-    mixture: Annotated[bool, typer.Option("--mixture", help="Mixtures of four beside single rates.")] = False,
-    full_from: Annotated[Path | None, typer.Option(help="Full's figures, from an earlier --json.")] = None,
-    threads: Threads = None,
-    device: Device = "cpu",
-    as_json: AsJson = False,
+    model: str,
+    stream: Sequence[str],
+    corpus: Sequence[str],
+    prefix: int | None,
+    whole: bool,
+    rule: Sequence[str],
+    experts: Sequence[int],
+    mixture: bool,
+    full_from: Path | None,
+    threads: int | None,
+    device: str,
+    as_json: bool,
 ) -> None:
     """Say what learning saves: bits per byte, bytes a session, and the share of what full fast weights save.
 
@@ -402,9 +403,7 @@ def adapt(
     and wikitext-2 are read.
     """
     if whole and prefix is not None:
-        raise typer.BadParameter("--whole reads all bytes", param_hint="--prefix")
-    if not set(experts or EXPERT_RATES) <= set(EXPERT_RATES):
-        raise typer.BadParameter(f"must be of {', '.join(map(str, EXPERT_RATES))}", param_hint="--experts")
+        raise click.BadParameter("--whole reads all bytes", param_hint="--prefix")
     place = prepare_device(device, threads)
     checkpoint, subject = load(model), Subject.load(model)
     usual = [choice for choice in subject.calibrated.choices if choice.kind != "full"]
@@ -434,4 +433,4 @@ def adapt(
 
 
 if __name__ == "__main__":
-    typer.run(adapt)
+    adapt()

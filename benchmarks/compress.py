@@ -12,14 +12,13 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
-from typing import Annotated
 
-import typer
+import click
 
 from rlstm_model import native
 from rlstm_model.compression import KINDS, compress, decompress
-from rlstm_training.commands.console import AsJson, Model, command, progress_bar, show_json, show_table, warn
-from rlstm_training.commands.evaluate import Streams
+from rlstm_training.commands import console
+from rlstm_training.commands.console import progress_bar, show_json, show_table, warn
 from rlstm_training.corpora.reading import load_stream, stream_names
 
 PREFIX = 5_000
@@ -94,21 +93,27 @@ def show(beside: Sequence[Others], done: Iterable[Packed], kinds: Sequence[str])
     show_table(("bits scored, and more in the file", *kinds), scored)
 
 
-@command
+@console.command()
+@console.model(default="bytes-small")
+@console.streams
+@click.option("--prefix", type=click.IntRange(1), default=PREFIX, help="Bytes of each segment.")
+@click.option("--whole", is_flag=True, help="All bytes.")
+@click.option("--kind", multiple=True, type=click.Choice(KINDS), help="(all)")
+@click.option("--back", is_flag=True, help="Decompress too, and compare.")
+@click.option("--processes", type=click.IntRange(1), help="Of one thread each (one a core).")
+@console.as_json
 def main(
-    model: Model = "bytes-small",
-    stream: Streams = None,
-    prefix: Annotated[int, typer.Option(min=1, help="Bytes of each segment.")] = PREFIX,
-    whole: Annotated[bool, typer.Option("--whole", help="All bytes.")] = False,
-    kind: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(KINDS)} (all).")] = None,
-    back: Annotated[bool, typer.Option("--back", help="Decompress too, and compare.")] = False,
-    processes: Annotated[int | None, typer.Option(min=1, help="Of one thread each (one a core).")] = None,
-    as_json: AsJson = False,
+    model: str,
+    stream: Sequence[str],
+    prefix: int,
+    whole: bool,
+    kind: Sequence[str],
+    back: bool,
+    processes: int | None,
+    as_json: bool,
 ) -> None:
     """Say how many bytes streams take, by each kind of adaptation, beside xz and PPMd."""
     kinds = list(dict.fromkeys(kind or KINDS))
-    if not {*kinds} <= {*KINDS}:
-        raise typer.BadParameter(f"must be of {', '.join(KINDS)}", param_hint="--kind")
     if importlib.util.find_spec(PPMD) is None:
         warn("PPMd is left out: pip install 'mogrifier-rlstm[peers]'")
     names = list(dict.fromkeys(stream or stream_names()))
@@ -141,4 +146,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

@@ -9,18 +9,18 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated
 
+import click
 import numpy as np
 import torch
-import typer
 
 from benchmarks.models import TorchLSTM, lstm_of_equal_size
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.averaging import Evaluated
 from rlstm_training.batches import Texts
-from rlstm_training.commands.console import AsJson, Device, OwnCorpus, Threads, command, show_json, show_table
+from rlstm_training.commands import console
+from rlstm_training.commands.console import show_json, show_table
 from rlstm_training.commands.given import prepare_device, recipe_named
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.reading import load_corpus
@@ -173,7 +173,7 @@ class _Training:
             self._steps(deadline.after(min(period, deadline.left)))
             self.found, _ = self.trainer.evaluate()
             told = f"{self.name}: step {self.trainer.step:,}, {self.tokens_per_second:,.0f} tokens/s"
-            typer.echo(f"{told}, validation perplexity {_perplexity(self.found.loss):.1f}", err=True)
+            click.echo(f"{told}, validation perplexity {_perplexity(self.found.loss):.1f}", err=True)
             if deadline.passed:
                 break
         if self.found.reported == "long":
@@ -248,17 +248,29 @@ def _perplexity(nats_a_token: float) -> float:
     return math.exp(min(nats_a_token, 700.0))
 
 
-@command
+@console.command()
+@click.option("--recipe", default="wikitext-2-35m-rlstm", help="The RLSTM to train.")
+@console.own_corpus
+@click.option(
+    "--minutes", type=click.FloatRange(0.01), default=8.5, help="For everything, reading the corpus too."
+)
+@click.option(
+    "--dropout-scale",
+    type=click.FloatRange(0),
+    default=0.5,
+    help="Multiplies the recipe's dropout, which is made for days.",
+)
+@console.threads()
+@console.device(default="cuda")
+@console.as_json
 def gpu(
-    recipe: Annotated[str, typer.Option(help="The RLSTM to train.")] = "wikitext-2-35m-rlstm",
-    corpus: OwnCorpus = None,
-    minutes: Annotated[float, typer.Option(min=0.01, help="For everything, reading the corpus too.")] = 8.5,
-    dropout_scale: Annotated[
-        float, typer.Option(min=0, help="Multiplies the recipe's dropout, which is made for days.")
-    ] = 0.5,
-    threads: Threads = None,
-    device: Device = "cuda",
-    as_json: AsJson = False,
+    recipe: str,
+    corpus: str | None,
+    minutes: float,
+    dropout_scale: float,
+    threads: int | None,
+    device: str,
+    as_json: bool,
 ) -> None:
     """Train a recipe as far as it gets, beside torch.nn.LSTM of equal size, and evaluate both.
 
@@ -270,7 +282,7 @@ def gpu(
     try:
         chosen = recipe_for_minutes(recipe_named(recipe, corpus), target, dropout_scale)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--dropout-scale") from error
+        raise click.BadParameter(str(error), param_hint="--dropout-scale") from error
     try:
         reached = compare(chosen, Material.of(chosen), target, deadline)
     except FloatingPointError as error:
@@ -289,4 +301,4 @@ def gpu(
 
 
 if __name__ == "__main__":
-    typer.run(gpu)
+    gpu()

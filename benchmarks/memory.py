@@ -9,11 +9,11 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
+import click
 import numpy as np
 import torch
-import typer
 
 from benchmarks.adapt import PREFIX, Bits, Reader, finite, passages_chosen, read_each
 from benchmarks.cases import backend_on, evaluator_of
@@ -22,8 +22,8 @@ from rlstm_model.adaptation.evaluator import DynamicEvaluator, reader_of
 from rlstm_model.adaptation.state import ExpertConfig
 from rlstm_model.checkpoint import load
 from rlstm_model.native.memory import Counts, Memory, MemoryConfig, Mode, kinds_of
-from rlstm_training.commands.console import AsJson, Model, command, progress_bar, show_json, show_table
-from rlstm_training.commands.evaluate import Corpora, Streams
+from rlstm_training.commands import console
+from rlstm_training.commands.console import progress_bar, show_json, show_table
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import Stream
 
@@ -124,20 +124,21 @@ def show(bits: Mapping[str, Bits], stored: Mapping[str, int], cost: Cost) -> Non
         for kind, own in bits.items()
     ]
     show_table(("bits per byte", *names, "bytes stored"), rows)
-    typer.echo(
+    click.echo(
         f"a token: frozen {cost.frozen:.1f} us, with a memory beside {cost.beside_frozen:.1f} us; "
         f"the memory's own {cost.alone:.1f} us; a full memory is loaded in {cost.load:.1f} ms"
     )
 
 
-@command
-def memory(
-    model: Model = "bytes-small",
-    stream: Streams = None,
-    corpus: Corpora = None,
-    prefix: Annotated[int, typer.Option(min=1, help="Bytes of each segment; of a corpus 10 times.")] = PREFIX,
-    as_json: AsJson = False,
-) -> None:
+@console.command()
+@console.model(default="bytes-small")
+@console.streams
+@console.corpora
+@click.option(
+    "--prefix", type=click.IntRange(1), default=PREFIX, help="Bytes of each segment; of a corpus 10 times."
+)
+@console.as_json
+def memory(model: str, stream: Sequence[str], corpus: Sequence[str], prefix: int, as_json: bool) -> None:
     """Say what weights, a memory and both save: bits per byte, bytes a session, and the memory's time.
 
     Each stream is one session over its segments; each corpus is its test text. Without either, all streams
@@ -166,4 +167,4 @@ def memory(
 
 
 if __name__ == "__main__":
-    typer.run(memory)
+    memory()

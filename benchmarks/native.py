@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
+import click
 import httpx
 import torch
-import typer
 
 from benchmarks import cases as ways
 from benchmarks import lone, start, train
@@ -29,7 +29,8 @@ from benchmarks.models import Subject
 from benchmarks.peers import EAGER, Conditions, cases, learning_operations
 from benchmarks.serving.process import Server, environment_of, running
 from rlstm_model.adaptation.state import EXPERT_RATES
-from rlstm_training.commands.console import AsJson, Model, command, show_json, show_table
+from rlstm_training.commands import console
+from rlstm_training.commands.console import show_json, show_table
 
 CPU = torch.device("cpu")
 SIZES = {"learn": 2_000, "score": 6_000, "generate": 800}
@@ -110,7 +111,8 @@ class Served:
     def __init__(self, server: Server, client: httpx.Client) -> None:
         self._client = client
         client.headers["authorization"] = f"Bearer {server.keys[0]}"
-        self._path = f"/sessions/{self._ask('/sessions', {'text': lone.prose(200)})['id']}"
+        made = self._ask("/sessions", {"text": lone.prose(200), "adapt": "weights"})
+        self._path = f"/sessions/{made['id']}"
 
     def rate(self, task: str, size: int) -> float:
         """Tokens a second."""
@@ -275,27 +277,36 @@ def follow_findings(model: str, seconds: float) -> list[Finding]:
 PARTS = ("lone", "many", "training", "start", "follow")
 
 
-@command
+@console.command()
+@console.model(default="bytes-small")
+@click.option(
+    "--base", type=console.FILE, help="A checkout of another commit with its .venv, measured in turn."
+)
+@click.option("--part", multiple=True, type=click.Choice(PARTS), help="Only this.")
+@click.option("--rounds", type=click.IntRange(1), default=5, help="Each measures all once; medians count.")
+@click.option(
+    "--seconds", type=click.FloatRange(0), default=0.5, help="For each of many sessions' cases in a round."
+)
+@click.option(
+    "--share", type=click.FloatRange(0, 10), default=1.0, help="Multiplies sizes and times of the rest."
+)
+@click.option("--sessions", type=click.IntRange(1), default=256, help="How many are many.")
+@click.option("--hidden", type=click.IntRange(1), default=512, help="Units of the model that is trained.")
+@console.as_json
 def native(
-    model: Model = "bytes-small",
-    base: Annotated[
-        Path | None, typer.Option(help="A checkout of another commit with its .venv, measured in turn.")
-    ] = None,
-    part: Annotated[list[str] | None, typer.Option(help=f"Only this: {', '.join(PARTS)}.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Each measures all once; medians count.")] = 5,
-    seconds: Annotated[float, typer.Option(min=0, help="For each of many sessions' cases in a round.")] = 0.5,
-    share: Annotated[
-        float, typer.Option(min=0, max=10, help="Multiplies sizes and times of the rest.")
-    ] = 1.0,
-    sessions: Annotated[int, typer.Option(min=1, help="How many are many.")] = 256,
-    hidden: Annotated[int, typer.Option(min=1, help="Units of the model that is trained.")] = 512,
-    as_json: AsJson = False,
+    model: str,
+    base: Path | None,
+    part: Sequence[str],
+    rounds: int,
+    seconds: float,
+    share: float,
+    sessions: int,
+    hidden: int,
+    as_json: bool,
 ) -> None:
     """Measure what the native core does, as ratios taken in one run on two idle cores: some five minutes."""
     if base is not None and not (base / ".venv/bin/python").is_file():
-        raise typer.BadParameter(f"{base}: has no .venv/bin/python", param_hint="--base")
-    if unknown := set(part or ()) - {*PARTS}:
-        raise typer.BadParameter(f"{', '.join(unknown)}: name {', '.join(PARTS)}", param_hint="--part")
+        raise click.BadParameter(f"{base}: has no .venv/bin/python", param_hint="--base")
     base = None if base is None else base.resolve()
     subject = Subject.load(model)
 
@@ -328,4 +339,4 @@ def _cells(found: Finding) -> list[str]:
 
 
 if __name__ == "__main__":
-    typer.run(native)
+    native()

@@ -6,10 +6,9 @@ all, whichever is faster.
 
 import importlib.util
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated
 
+import click
 import torch
-import typer
 from torch import Tensor
 
 from benchmarks.cases import (
@@ -31,17 +30,9 @@ from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.state import EXPERT_RATES, ExpertConfig
 from rlstm_model.config import ModelConfig
 from rlstm_model.network.language_model import LanguageModel
+from rlstm_training.commands import console
 from rlstm_training.commands.choosing import rule_named
-from rlstm_training.commands.console import (
-    AsJson,
-    Device,
-    Model,
-    Threads,
-    command,
-    show_json,
-    show_table,
-    warn,
-)
+from rlstm_training.commands.console import show_json, show_table, warn
 from rlstm_training.commands.given import prepare_device
 
 ONE_AT_A_TIME = "full weights, one session at a time"
@@ -199,24 +190,36 @@ def ratios(measured: Measured) -> dict[str, float]:
     }
 
 
-@command
+@console.command()
+@console.model(default="bytes-small")
+@click.option(
+    "--hidden",
+    type=click.IntRange(1),
+    help="Instead of MODEL: untrained, two layers of so many units, over bytes.",
+)
+@click.option("--rule", metavar="KIND[:SIZE]", help="Our sessions learn by this (the model's default).")
+@click.option(
+    "--sessions", type=click.IntRange(1), default=256, help="Sessions that we read at once; others' rows."
+)
+@click.option("--context", type=click.IntRange(1), default=64, help="Tokens that GPT-2 can look back on.")
+@click.option("--rounds", type=click.IntRange(1), default=5, help="Each measures all once; medians count.")
+@click.option(
+    "--seconds", type=click.FloatRange(0), default=0.5, help="For each of them in a round, at least."
+)
+@console.threads()
+@console.device()
+@console.as_json
 def main(
-    model: Model = "bytes-small",
-    hidden: Annotated[
-        int | None,
-        typer.Option(min=1, help="Instead of MODEL: untrained, two layers of so many units, over bytes."),
-    ] = None,
-    rule: Annotated[
-        str | None,
-        typer.Option(metavar="KIND[:SIZE]", help="Our sessions learn by this (the model's default)."),
-    ] = None,
-    sessions: Annotated[int, typer.Option(min=1, help="Sessions that we read at once; others' rows.")] = 256,
-    context: Annotated[int, typer.Option(min=1, help="Tokens that GPT-2 can look back on.")] = 64,
-    rounds: Annotated[int, typer.Option(min=1, help="Each measures all once; medians count.")] = 5,
-    seconds: Annotated[float, typer.Option(min=0, help="For each of them in a round, at least.")] = 0.5,
-    threads: Threads = None,
-    device: Device = "cpu",
-    as_json: AsJson = False,
+    model: str,
+    hidden: int | None,
+    rule: str | None,
+    sessions: int,
+    context: int,
+    rounds: int,
+    seconds: float,
+    threads: int | None,
+    device: str,
+    as_json: bool,
 ) -> None:
     """Measure how fast learning and scoring are beside how others do it, as ratios taken in one run.
 
@@ -246,8 +249,8 @@ def main(
     headers = ("", "weights", "threads", "tokens/s", "from", "to", "rows/s", "of sgemm", "ours is x")
     show_table(headers, [[*left, *right] for left, right in zip(cells, share, strict=True)])
     for name, value in found.items():
-        typer.echo(f"{name:<16} {value:7.2f}")
+        click.echo(f"{name:<16} {value:7.2f}")
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

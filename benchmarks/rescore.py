@@ -14,12 +14,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 
 from rlstm_client.cli.wer import Costs, Errors, Judged, Weights, errors_of, interval, order, rate, tuned
-from rlstm_training.commands.console import AsJson, command, show_json, show_table
+from rlstm_training.commands import console
+from rlstm_training.commands.console import show_json, show_table
 from rlstm_training.corpora import corpora_folder
 
 NOVEL: Final = "Haggard_Mines_1885"
@@ -140,17 +141,15 @@ def compared(lists: Lists, weighed: int, options: Sequence[str]) -> Mapping[str,
     }
 
 
-@command
-def rescore(
-    model: Annotated[
-        str, typer.Argument(help="Checkpoint folder, or the name of a shipped model.")
-    ] = "bytes-small",
-    *,
-    lists: Annotated[int, typer.Option(min=2, help="That are counted.")] = 300,
-    weighed: Annotated[int, typer.Option(min=2, help="By which weights are found, before them.")] = 100,
-    adapt: Annotated[str, typer.Option(help="What learns: memory, weights or both.")] = "both",
-    as_json: AsJson = False,
-) -> None:
+@console.command()
+@click.argument("model", default="bytes-small", help="Checkpoint folder, or the name of a shipped model.")
+@click.option("--lists", type=click.IntRange(2), default=300, help="That are counted.")
+@click.option(
+    "--weighed", type=click.IntRange(2), default=100, help="By which weights are found, before them."
+)
+@click.option("--adapt", default="both", help="What learns: memory, weights or both.")
+@console.as_json
+def rescore(model: str, lists: int, weighed: int, adapt: str, as_json: bool) -> None:
     """Rank n-best lists with and without learning, and count word errors."""
     texts = dict(novels(corpora_folder() / "novels"))
     said = sentences(texts.pop(NOVEL), weighed + lists)
@@ -170,4 +169,4 @@ def rescore(
 
 
 if __name__ == "__main__":
-    typer.run(rescore)
+    rescore()

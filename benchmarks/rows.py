@@ -4,10 +4,10 @@ Frozen texts and sessions of one, two and four experts, by the backend of that d
 the GPU's on a CPU.
 """
 
-from typing import Annotated
+from collections.abc import Sequence
 
+import click
 import torch
-import typer
 
 from benchmarks.cases import (
     Case,
@@ -25,21 +25,14 @@ from rlstm_model.adaptation.backend import Backend
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.state import EXPERT_RATES
 from rlstm_model.torch_backend.backend import TorchBackend
-from rlstm_training.commands.console import (
-    AsJson,
-    Device,
-    Model,
-    Threads,
-    command,
-    show_json,
-    show_table,
-)
+from rlstm_training.commands import console
+from rlstm_training.commands.console import show_json, show_table
 from rlstm_training.commands.given import prepare_device
 
 COUNTS = (256, 1_024, 4_096)
 
 
-def cases(subject: Subject, counts: list[int], device: torch.device, *, by_torch: bool) -> list[Case]:
+def cases(subject: Subject, counts: Sequence[int], device: torch.device, *, by_torch: bool) -> list[Case]:
     """One large product, and each task with so many texts or sessions."""
     config, rule = subject.parameters.config, subject.calibrated.choose()
 
@@ -62,16 +55,26 @@ def cases(subject: Subject, counts: list[int], device: torch.device, *, by_torch
     return found
 
 
-@command
+@console.command()
+@console.model(default="bytes-small")
+@click.option("--count", type=click.IntRange(1), multiple=True, help="Rows at once (256, 1,024, 4,096).")
+@click.option("by_torch", "--torch", is_flag=True, help="The GPU's backend, on a CPU too.")
+@click.option("--rounds", type=click.IntRange(1), default=3, help="Each measures all once; medians count.")
+@click.option(
+    "--seconds", type=click.FloatRange(0), default=0.5, help="For each of them in a round, at least."
+)
+@console.threads()
+@console.device()
+@console.as_json
 def rows(
-    model: Model = "bytes-small",
-    count: Annotated[list[int] | None, typer.Option(min=1, help="Rows at once (256, 1,024, 4,096).")] = None,
-    by_torch: Annotated[bool, typer.Option("--torch", help="The GPU's backend, on a CPU too.")] = False,
-    rounds: Annotated[int, typer.Option(min=1, help="Each measures all once; medians count.")] = 3,
-    seconds: Annotated[float, typer.Option(min=0, help="For each of them in a round, at least.")] = 0.5,
-    threads: Threads = None,
-    device: Device = "cpu",
-    as_json: AsJson = False,
+    model: str,
+    count: Sequence[int],
+    by_torch: bool,
+    rounds: int,
+    seconds: float,
+    threads: int | None,
+    device: str,
+    as_json: bool,
 ) -> None:
     """Measure tokens a second of many rows, and their share of one large matrix product's rate."""
     place, subject = prepare_device(device, threads), Subject.load(model)
@@ -85,4 +88,4 @@ def rows(
 
 
 if __name__ == "__main__":
-    typer.run(rows)
+    rows()

@@ -1,13 +1,12 @@
 """`python -m benchmarks.serve`: what a server does for many sessions at once, and how long they wait."""
 
-import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
-from typing import Annotated, Any, Final, ParamSpec
+from typing import Any, Final
 
-import typer
+import click
 from pydantic import ValidationError
 
 from benchmarks.serving.capacity import WARM, Resident, measure_resident
@@ -16,8 +15,7 @@ from benchmarks.serving.measure import Conditions, Figures, run, through_engine,
 from benchmarks.serving.process import NoServer, running
 from benchmarks.serving.targets import RequestFailed
 from rlstm_model import native
-from rlstm_model.adaptation.calibration_file import CalibrationError
-from rlstm_model.checkpoint import CheckpointError, load
+from rlstm_model.checkpoint import load
 from rlstm_server.engine.engine import CACHE_BYTES
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.scheduler import SHARE
@@ -28,62 +26,69 @@ from rlstm_server.schemas.text import (
     ScoreDetail,
 )
 from rlstm_server.settings import Limits
+from rlstm_training.commands import console
 from rlstm_training.commands.choosing import rule_named
-from rlstm_training.commands.console import AsJson, Model, Threads, show_json, show_table
+from rlstm_training.commands.console import show_json, show_table
 
-P = ParamSpec("P")
-
-FAILED, WRONG_INPUT = 1, 2
 SESSIONS: Final = (1, 16, 64, 256, 1_024)
 
 SPARE: Final = 2
 """Room for sessions, in multiples of what they take: newer copies are made while older ones are there."""
 
-SCORES: Final[dict[str, ScoreDetail]] = {"tokens": "tokens", "totals": "totals"}
 
+class Command(console.Command):
+    """What fails of a server, too, ends with one line."""
 
-def command(function: Callable[P, None]) -> Callable[P, None]:
-    """A command that ends with one line and an exit code at every error that can be foreseen."""
-
-    @functools.wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it."""
         try:
-            function(*args, **kwargs)
-        except (CheckpointError, CalibrationError) as error:
-            _leave(error, WRONG_INPUT)
+            return super().invoke(ctx)
         except (NoServer, RequestFailed, ServerError) as error:
-            _leave(error, FAILED)
-
-    return wrapped
+            console.leave(str(error), console.FAILED, error)
 
 
-def _leave(error: Exception, code: int) -> None:
-    typer.echo(f"rlstm: {error}", err=True)
-    raise typer.Exit(code) from error
-
-
-@command
+@console.command(cls=Command)
+@console.model(default="bytes-small")
+@click.option(
+    "--sessions",
+    type=click.IntRange(1, 100_000),
+    multiple=True,
+    help="Sessions at once; may be repeated (1, 16, 64, 256, 1,024).",
+)
+@click.option("text_bytes", "--bytes", type=click.IntRange(1, 65_536), default=2_000, help="Of each append.")
+@click.option("--rule", metavar="KIND[:SIZE]", help="Sessions learn by this (the default).")
+@click.option("--experts", type=int, help="Learning rates of a session that are mixed.")
+@click.option("--static/--no-static", default=True, help="Whether sessions carry the frozen baseline.")
+@click.option(
+    "--scores", type=click.Choice(("tokens", "totals")), default="tokens", help="What answers hold."
+)
+@click.option("--rows", type=click.IntRange(1, 65_536), default=ROWS, help="Rows of a batch step.")
+@click.option(
+    "--seconds", type=click.FloatRange(0), default=10.0, help="Each is measured for so long at least."
+)
+@console.threads()
+@click.option("--http/--no-http", default=True, help="Whether to measure through HTTP too.")
+@click.option(
+    "--resident",
+    type=click.IntRange(0),
+    default=0,
+    help="So many sessions are made and kept: what each takes in memory.",
+)
+@console.as_json
 def serve(
-    model: Model = "bytes-small",
-    sessions: Annotated[
-        list[int] | None,
-        typer.Option(min=1, max=100_000, help="Sessions at once; may be repeated (1, 16, 64, 256, 1,024)."),
-    ] = None,
-    text_bytes: Annotated[int, typer.Option("--bytes", min=1, max=65_536, help="Of each append.")] = 2_000,
-    rule: Annotated[
-        str | None, typer.Option(metavar="KIND[:SIZE]", help="Sessions learn by this (the default).")
-    ] = None,
-    experts: Annotated[int | None, typer.Option(help="Learning rates of a session that are mixed.")] = None,
-    static: Annotated[bool, typer.Option(help="Whether sessions carry the frozen baseline.")] = True,
-    scores: Annotated[str, typer.Option(help="What answers hold: tokens, totals.")] = "tokens",
-    rows: Annotated[int, typer.Option(min=1, max=65_536, help="Rows of a batch step.")] = ROWS,
-    seconds: Annotated[float, typer.Option(min=0, help="Each is measured for so long at least.")] = 10.0,
-    threads: Threads = None,
-    http: Annotated[bool, typer.Option(help="Whether to measure through HTTP too.")] = True,
-    resident: Annotated[
-        int, typer.Option(min=0, help="So many sessions are made and kept: what each takes in memory.")
-    ] = 0,
-    as_json: AsJson = False,
+    model: str,
+    sessions: Sequence[int],
+    text_bytes: int,
+    rule: str | None,
+    experts: int | None,
+    static: bool,
+    scores: ScoreDetail,
+    rows: int,
+    seconds: float,
+    threads: int | None,
+    http: bool,
+    resident: int,
+    as_json: bool,
 ) -> None:
     """Measure throughput and latency of many sessions that append at once, through the engine and HTTP.
 
@@ -95,13 +100,11 @@ def serve(
     counts = sessions or ([] if resident else SESSIONS)
     served = ServedModel.of(load(model))
     asked = _asked(served, rule, experts, static=static)
-    if scores not in SCORES:
-        raise typer.BadParameter(f"{scores!r} is none of {', '.join(SCORES)}", param_hint="--scores")
     most = max(counts, default=0)
     _check_memory(served, asked, max(most, resident))
     under = Conditions(
         asked=asked,
-        scores=SCORES[scores],
+        scores=scores,
         rows=rows,
         threads=threads or native.pool().threads,
         # One job of each session, all of them one tenant's.
@@ -135,9 +138,9 @@ def _asked(served: ServedModel, rule: str | None, experts: int | None, *, static
         asked = AdaptationRequest(experts=experts, static=static, **named)
         served.choose(asked)
     except ValidationError as error:
-        raise typer.BadParameter(error.errors()[0]["msg"], param_hint="--experts") from error
+        raise click.BadParameter(error.errors()[0]["msg"], param_hint="--experts") from error
     except InvalidField as error:
-        raise typer.BadParameter(error.detail, param_hint="--experts") from error
+        raise click.BadParameter(error.detail, param_hint="--experts") from error
     return asked
 
 
@@ -151,7 +154,7 @@ def _check_memory(served: ServedModel, asked: AdaptationRequest, sessions: int) 
     needed = 2 * sessions * served.state_bytes(served.choose(asked))
     present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > present:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"{sessions:,} sessions and what is stored of them take {needed / 2**30:.1f} GiB by this rule;"
             f" this machine has {present / 2**30:.1f}: choose a smaller one with --rule, or fewer --sessions",
             param_hint="--sessions",
@@ -190,7 +193,7 @@ def _show(
 ) -> None:
     """The conditions, a line for each number of sessions and way, and what a session takes in memory."""
     choice = conditions["adaptation"]
-    typer.echo(
+    click.echo(
         f"{served.name}, {choice['kind']} of {choice['num_fast_weights']:,}, experts: {choice['experts']}; "
         f"appends of {conditions['bytes']:,} bytes, batch steps of {conditions['rows']} rows, "
         f"threads: {conditions['threads']}"
@@ -199,7 +202,7 @@ def _show(
         headers = ("sessions, through", "tokens/s", "of engine", "append p50", "p99", "batch step", "p99")
         show_table((*headers, "apart", "rows", "20 bytes p99", "in steps"), [_cells(one) for one in found])
     if kept is not None:
-        typer.echo(
+        click.echo(
             f"{kept.sessions:,} sessions in memory: {kept.measured:,.0f} bytes each, "
             f"{kept.ratio:.2f} of the predicted {kept.predicted:,}"
         )
@@ -226,4 +229,4 @@ def _ms(seconds: float | None) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(serve)
+    serve()

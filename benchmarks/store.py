@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import typer
+import click
 
 from rlstm_server.store.base import (
     Commit,
@@ -107,12 +107,12 @@ async def measure(folder: Path, sizes: list[int], seconds: float) -> None:
     for size in sizes:
         session = Session(store, size)
         await session.commit_for(seconds)
-        typer.echo(
+        click.echo(
             f"commit of {size:,} bytes: {session.told}; the disk alone: p50 {disk_ms(folder, size):.2f} ms"
         )
     small, large = Session(store, SMALL), Session(store, max(sizes))
     await asyncio.gather(small.commit_for(seconds), large.commit_for(seconds))
-    typer.echo(f"commit of {SMALL:,} bytes beside those of {max(sizes):,}: {small.told}")
+    click.echo(f"commit of {SMALL:,} bytes beside those of {max(sizes):,}: {small.told}")
     await store.close()
     await server.stop()
 

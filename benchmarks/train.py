@@ -12,17 +12,18 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated
+from typing import get_args
 
+import click
 import torch
-import typer
 
 from benchmarks.cases import SGEMM_SIZE, multiply_adds, wait_for
 from benchmarks.models import TorchLSTM, lstm_of_equal_size
 from rlstm_model.config import CellKind, ConfigError, ModelConfig
 from rlstm_model.network.initialisation import initialise
 from rlstm_model.network.language_model import LanguageModel
-from rlstm_training.commands.console import AsJson, Device, Threads, command, show_json, show_table
+from rlstm_training.commands import console
+from rlstm_training.commands.console import show_json, show_table
 from rlstm_training.commands.given import prepare_device
 from rlstm_training.config import Precision
 from rlstm_training.objective import language_model_loss
@@ -176,20 +177,37 @@ def _case(name: str, beside: str, config: ModelConfig, workload: Workload, devic
     )
 
 
-@command
+@console.command()
+@click.option("--hidden", type=click.IntRange(1), default=256, help="Units a layer of the RLSTM.")
+@click.option("--layers", type=click.IntRange(1), default=2, help="Layers of every model.")
+@click.option("--rounds", type=click.IntRange(0), default=4, help="Mogrifier rounds.")
+@click.option("--rank", type=click.IntRange(0), default=40, help="Rank of the rounds' matrices; 0: full.")
+@click.option("--vocabulary", type=click.IntRange(1), default=256, help="Symbols of the vocabulary.")
+@click.option("--batch", type=click.IntRange(1), default=128, help="Rows.")
+@click.option("--window", type=click.IntRange(1), default=40, help="Tokens a row and step.")
+@click.option(
+    "--precision",
+    type=click.Choice(get_args(Precision)),
+    default="float32",
+    help="Of the inputs of our matrix products.",
+)
+@click.option("--seconds", type=click.FloatRange(0), default=30.0, help="How long to measure, about.")
+@console.threads(default=1)
+@console.device()
+@console.as_json
 def train(
-    hidden: Annotated[int, typer.Option(min=1, help="Units a layer of the RLSTM.")] = 256,
-    layers: Annotated[int, typer.Option(min=1, help="Layers of every model.")] = 2,
-    rounds: Annotated[int, typer.Option(min=0, help="Mogrifier rounds.")] = 4,
-    rank: Annotated[int, typer.Option(min=0, help="Rank of the rounds' matrices; 0: full.")] = 40,
-    vocabulary: Annotated[int, typer.Option(min=1, help="Symbols of the vocabulary.")] = 256,
-    batch: Annotated[int, typer.Option(min=1, help="Rows.")] = 128,
-    window: Annotated[int, typer.Option(min=1, help="Tokens a row and step.")] = 40,
-    precision: Annotated[Precision, typer.Option(help="Of the inputs of our matrix products.")] = "float32",
-    seconds: Annotated[float, typer.Option(min=0, help="How long to measure, about.")] = 30.0,
-    threads: Threads = 1,
-    device: Device = "cpu",
-    as_json: AsJson = False,
+    hidden: int,
+    layers: int,
+    rounds: int,
+    rank: int,
+    vocabulary: int,
+    batch: int,
+    window: int,
+    precision: Precision,
+    seconds: float,
+    threads: int | None,
+    device: str,
+    as_json: bool,
 ) -> None:
     """Measure how fast models train, as ratios taken in one run.
 
@@ -209,7 +227,7 @@ def train(
     try:
         rows = measure(workload, seconds, prepare_device(device, threads))
     except ConfigError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise click.BadParameter(str(error)) from error
     if as_json:
         under = {"workload": asdict(workload), "threads": threads, "device": device}
         show_json({**under, "rows": [asdict(row) for row in rows]})
@@ -226,4 +244,4 @@ def _cells(row: Row) -> list[str]:
 
 
 if __name__ == "__main__":
-    typer.run(train)
+    train()

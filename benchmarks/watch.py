@@ -16,11 +16,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import typer
+import click
 
-from rlstm_training.commands.console import AsJson, command, show_json, show_table, warn
+from rlstm_training.commands import console
+from rlstm_training.commands.console import show_json, show_table, warn
 from rlstm_training.corpora import corpora_folder
 
 USUAL, FOREIGN, SHUFFLED, REPLACED, LONGER = "usual", "foreign", "shuffled", "replaced", "field"
@@ -158,21 +159,24 @@ def rows(found: Mapping[str, Found]) -> Iterator[Sequence[str]]:
         yield (name, f"{log.share(USUAL):.2%}", *counts)
 
 
-@command
+@console.command()
+@click.argument("model", default="bytes-small", help="Checkpoint folder, or the name of a shipped model.")
+@click.option("--logs", type=console.FILE, help="Folder of *.log.xz; default: RLSTM_CORPORA/logs.")
+@click.option("--only", multiple=True, help="Only this log; may be given often.")
+@click.option("--lines", type=click.IntRange(WARM_UP), default=2_000, help="Of each log, at most.")
+@click.option("--every", type=click.IntRange(1), default=25, help="A strange line after so many.")
+@click.option("--adapt", default="memory", help="What learns the log: memory, weights or both.")
+@click.option("--threshold", help="As of the command.")
+@console.as_json
 def watch(
-    model: Annotated[
-        str, typer.Argument(help="Checkpoint folder, or the name of a shipped model.")
-    ] = "bytes-small",
-    *,
-    logs: Annotated[
-        Path | None, typer.Option(help="Folder of *.log.xz; default: RLSTM_CORPORA/logs.")
-    ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Only this log; may be given often.")] = None,
-    lines: Annotated[int, typer.Option(min=WARM_UP, help="Of each log, at most.")] = 2_000,
-    every: Annotated[int, typer.Option(min=1, help="A strange line after so many.")] = 25,
-    adapt: Annotated[str, typer.Option(help="What learns the log: memory, weights or both.")] = "memory",
-    threshold: Annotated[str | None, typer.Option(help="As of the command.")] = None,
-    as_json: AsJson = False,
+    model: str,
+    logs: Path | None,
+    only: Sequence[str],
+    lines: int,
+    every: int,
+    adapt: str,
+    threshold: str | None,
+    as_json: bool,
 ) -> None:
     """Watch logs with strange lines in them, and count what is found."""
     texts = read_logs(logs or corpora_folder() / "logs")
@@ -206,4 +210,4 @@ def watch(
 
 
 if __name__ == "__main__":
-    typer.run(watch)
+    watch()

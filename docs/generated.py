@@ -1,27 +1,25 @@
-"""What the site takes from the code when it is built: the HTTP interface, and each command's help."""
+"""What the site takes from the code as it is built: HTTP interface, settings, each command's help."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from rlstm_client.cli import commands
-from rlstm_client.cli.commands import build
+from rlstm_client.cli.commands import COMMANDS, build
+from rlstm_client.cli.session import app
 from rlstm_server.app import create_app
 from rlstm_server.settings import Settings
 
 Json = Mapping[str, Any]
 
 METHODS = ("get", "post", "put", "patch", "delete")
-WIDTH = {"COLUMNS": "100", "TERMINAL_WIDTH": "100"}
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Put generated text where a page asks for it; MkDocs calls this for every page."""
-    if "<!-- http -->" in markdown:
-        return markdown.replace("<!-- http -->", "\n".join(http_interface()))
-    if "<!-- commands -->" in markdown:
-        return markdown.replace("<!-- commands -->", "\n".join(command_help()))
+    for name, generated in {"http": http_interface, "commands": command_help, "settings": settings}.items():
+        if f"<!-- {name} -->" in markdown:
+            markdown = markdown.replace(f"<!-- {name} -->", "\n".join(generated()))
     return markdown
 
 
@@ -91,7 +89,9 @@ def _type(schema: Json) -> str:
 
 
 def _default(schema: Json) -> str:
-    return f"`{schema['default']}`" if schema.get("default") is not None else ""
+    default = schema.get("default")
+    told = ",".join(map(str, default)) if isinstance(default, list) else default
+    return "" if told in (None, "") else f"`{told}`"
 
 
 def _about(schema: Json) -> str:
@@ -109,27 +109,26 @@ def _row(cells: tuple[str, ...]) -> str:
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
 
 
+def settings() -> Iterator[str]:
+    """Every variable that a server reads, from the schema of its settings."""
+    schema = Settings.model_json_schema()
+    of_limits = schema["$defs"]["Limits"]["properties"]
+    fields = {name: each for name, each in schema["properties"].items() if name != "limits"}
+    fields |= {f"limits__{name}": each for name, each in of_limits.items()}
+    rows = [(f"`RLSTM_{name.upper()}`", _default(each), _about(each)) for name, each in fields.items()]
+    yield from _table(("variable", "default", "meaning"), rows)
+
+
 def command_help() -> Iterator[str]:
     """What ``--help`` of every command says."""
-    for command in commands.COMMANDS:
-        yield from _help(*command.name.split("."))
-    for name in (
-        "create",
-        "append",
-        "stream",
-        "score",
-        "generate",
-        "snapshot",
-        "restore",
-        "fork",
-        "export",
-        "import",
-    ):
+    for command in COMMANDS:
+        yield from _help(*command.path.split("."))
+    for name in app.commands:
         yield from _help("session", name)
 
 
 def _help(*words: str) -> Iterator[str]:
-    said = CliRunner().invoke(build(), [*words, "--help"], env=WIDTH, prog_name="rlstm")
+    said = CliRunner().invoke(build(), [*words, "--help"], prog_name="rlstm", terminal_width=100)
     if said.exit_code:
         raise RuntimeError(f"rlstm {' '.join(words)} --help: {said.output}")
     yield f"## rlstm {' '.join(words)}\n"

@@ -22,12 +22,11 @@ import json
 import lzma
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
 
+import click
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from rlstm_training.corpora import Split
@@ -43,10 +42,10 @@ _GRAM = 13
 _PUBLIC_DOMAIN, _WIKIPEDIA = "public domain", "CC BY-SA 3.0, the Wikipedia contributors"
 
 
-def main(
-    out: Path,
-    novels: Annotated[list[Path], typer.Option(help="Folders of novels.")] = [],  # noqa: B006
-) -> None:
+@click.command()
+@click.argument("out")
+@click.option("--novels", type=click.Path(path_type=Path), multiple=True, help="Folders of novels.")
+def main(out: Path, novels: Sequence[Path]) -> None:
     """Make the folder, and say what is in it."""
     forbidden = np.unique(np.concatenate([grams(words(text)) for text in test_texts()]))
     records = []
@@ -59,13 +58,13 @@ def main(
             if split == "train":
                 mine = grams(words(text))
                 shared = int(_among(mine, forbidden).sum())
-                typer.echo(
+                click.echo(
                     f"{name}: {dropped} lines dropped; {len(mine):,} 13-grams are left, {shared} shared"
                 )
     (out / "manifest.json").write_text(json.dumps({"files": records}, indent=1))
 
 
-def datasets(folders: list[Path]) -> Iterator[tuple[str, str, dict[Split, list[str]]]]:
+def datasets(folders: Sequence[Path]) -> Iterator[tuple[str, str, dict[Split, list[str]]]]:
     """Name, licence and texts of each dataset, still with what it shares with others."""
     novels = {split: novels_of(folders, split) for split in SPLITS}
     dickens = {split: _ascii_quotes(load_corpus("dickens", split)) for split in SPLITS}
@@ -83,7 +82,7 @@ def datasets(folders: list[Path]) -> Iterator[tuple[str, str, dict[Split, list[s
     yield "wikitext-tokens", _WIKIPEDIA, {s: [wikitext[s]] for s in SPLITS}
 
 
-def novels_of(folders: list[Path], split: Split) -> list[str]:
+def novels_of(folders: Sequence[Path], split: Split) -> list[str]:
     """The novels of a split, each once, none of them in a stream; Dickens has a corpus of his own."""
     used = {extent[0].split(" ")[0] for name in stream_names() for extent in load_stream(name)}
     taken = {_key(name) for name in used if "_" in name}
@@ -239,4 +238,4 @@ def _write(out: Path, name: str, split: Split, raw: bytes, licence: str) -> dict
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

@@ -8,7 +8,7 @@ import ctypes
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute, APIWebSocketRoute
@@ -38,6 +38,8 @@ from rlstm_server.store.memory_store import MemoryStore, quarter_of_memory
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+
+T = TypeVar("T")
 
 EMBEDDED = "embedded"
 KEY: Final = {"type": "http", "scheme": "bearer", "description": "A key of this server."}
@@ -123,8 +125,7 @@ async def _lifespan(
     async with AsyncExitStack() as stack:
         if tracer_provider is not None:
             stack.push_async_callback(asyncio.to_thread, tracer_provider.shutdown)
-        loading = asyncio.ensure_future(_loaded(models, settings))  # an embedded store starts meanwhile
-        stack.push_async_callback(asyncio.wait, [loading])
+        loading = _keep(stack, _loaded(models, settings))  # an embedded store starts meanwhile
         store, where = (store, "given") if store else await _open_store(settings, stack)
         stack.push_async_callback(store.close)
         await store.check()
@@ -178,7 +179,7 @@ async def _open_store(settings: Settings, stack: AsyncExitStack) -> tuple[Sessio
     return store, EMBEDDED
 
 
-def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
+def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Run `work` in the background until the stack is left."""
     task = asyncio.create_task(work)
 
@@ -187,6 +188,7 @@ def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     stack.push_async_callback(end)
+    return task
 
 
 def load_models(settings: Settings) -> Models:

@@ -11,14 +11,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, aclosing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
-import typer
+import click
 
 from rlstm_model import native
 from rlstm_model.native.library import NativeUnavailable
@@ -65,10 +65,10 @@ def report(findings: Iterable[Finding], *, as_json: bool = False) -> int:
     for finding in findings:
         found.append(finding)
         if not as_json:
-            typer.echo(finding.line())
+            click.echo(finding.line())
     well = all(finding.status != "fail" for finding in found)
     if as_json:
-        typer.echo(json.dumps({"ok": well, "checks": [asdict(finding) for finding in found]}))
+        click.echo(json.dumps({"ok": well, "checks": [asdict(finding) for finding in found]}))
     return 0 if well else 1
 
 
@@ -225,7 +225,7 @@ async def _embedded(folder: Path) -> str:
             store = EmbeddedValkey(folder)
             try:
                 await store.start()
-                async with _linked(store.url) as link:
+                async with aclosing(RedisLink(store.url, connections=1)) as link:
                     (server,) = await read_servers(link)
             finally:
                 await store.stop()
@@ -234,22 +234,13 @@ async def _embedded(folder: Path) -> str:
     return f"embedded {server.product}, started and ended"
 
 
-@asynccontextmanager
-async def _linked(url: str) -> AsyncIterator[RedisLink]:
-    link = RedisLink(url, connections=1)
-    try:
-        yield link
-    finally:
-        await link.close()
-
-
 def check_shared(
     url: str, *, durability: Durability, allow_weaker: bool = False, may_install: bool = False
 ) -> list[Finding]:
     """Whether servers would trust the store that they share, as the user of its address."""
 
     async def found() -> list[Finding]:
-        async with _linked(url) as link:
+        async with aclosing(RedisLink(url, connections=1)) as link:
             servers = await read_servers(link)
             kept = await check_settings(link, servers, wanted=durability, allow_weaker=allow_weaker)
             told = [f"{server.name}: {server.product}, {server.replicas} replicas" for server in servers]

@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import inspect
 import math
 import socket
-from collections.abc import Awaitable, Callable
-from functools import partial
-from inspect import Parameter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial, reduce
 from types import FrameType
-from typing import Annotated, Literal, TypeVar, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
-import typer
+import click
 import uvicorn
 from fastapi import FastAPI
 
@@ -42,62 +40,53 @@ OPTIONS = (
 )
 """Settings that are options of the command too."""
 
-Command = TypeVar("Command", bound=Callable[..., None])
 
-
-def with_options(command: Command) -> Command:
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for each of `OPTIONS`, as the settings describe them.
 
-    Typer reads them off its signature. Their values stay words, which the settings read and refuse by name.
+    Their values stay words, which the settings read and refuse by name.
     """
-    signature = inspect.signature(command, eval_str=True)
-    own = [each for each in signature.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
-    command.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*own, *map(_option, OPTIONS)]
-    )
-    return command
+    return reduce(lambda given, name: _option(name)(given), reversed(OPTIONS), command)
 
 
-def _option(name: str) -> Parameter:
-    field = Settings.model_fields[name]
-    default, kind = field.get_default(), bool if field.annotation is bool else str
+def _option(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    field, flag = Settings.model_fields[name], f"--{name.replace('_', '-')}"
+    default, is_bool = field.get_default(), field.annotation is bool
     words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    usual = f" [{default}]" if isinstance(default, int | str) and kind is str else ""
-    option = typer.Option(
-        *([f"--{name.replace('_', '-')}"] if default is False else ()),
+    usual = f" [{default}]" if isinstance(default, int | str) and not is_bool else ""
+    return click.option(
+        f"{flag}/--no-{flag[2:]}" if default is True else flag,
+        is_flag=is_bool,
+        default=None,
         help=f"{(field.description or '').removesuffix('.')}{usual}.",
         metavar="|".join(words) or None,
     )
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
 
 
+@click.command()
+@click.argument(
+    "models",
+    nargs=-1,
+    metavar="[MODEL]...",
+    help="A shipped model's name, a checkpoint folder, or NAME=FOLDER [both shipped models].",
+)
+@click.option(
+    "--check", is_flag=True, help="Start nothing: say whether it would start, and what to do if not."
+)
+@click.option("as_json", "--json", is_flag=True, help="With --check: print JSON.")
 @with_options
-def serve(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[MODEL]...",
-            help="A shipped model's name, a checkpoint folder, or NAME=FOLDER [both shipped models].",
-        ),
-    ] = None,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Start nothing: say whether it would start, and what to do if not."),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --check: print JSON.")] = False,
-    **options: object,
-) -> None:
+def serve(models: Sequence[str], check: bool, as_json: bool, **options: object) -> None:
     """Serve models whose sessions go on learning. Every option is also an environment variable RLSTM_*."""
-    options["model"] = tuple(models) if models else None
+    options["model"] = models or None
     if check:
-        raise typer.Exit(report(check_all(**options), as_json=as_json))
+        raise click.exceptions.Exit(report(check_all(**options), as_json=as_json))
     try:
         settings = load_settings(**options)
         configure_logs(settings.log_level, audit_file=settings.audit_file)
         run(settings)
     except StartupError as error:
-        typer.echo(f"rlstm serve: {error.detail}", err=True)
-        raise typer.Exit(1) from None
+        click.echo(f"rlstm serve: {error.detail}", err=True)
+        raise click.exceptions.Exit(1) from None
 
 
 def run(settings: Settings) -> None:
@@ -153,7 +142,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
         await super().startup(sockets)
-        typer.echo(self.greeting)
+        click.echo(self.greeting)
 
 
 def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:

@@ -7,12 +7,9 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import click
+from tabulate import tabulate
 
 from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
 from rlstm_model.checkpoint import CONFIG, WEIGHTS, CheckpointError, load, shipped_names
@@ -38,13 +35,15 @@ class Listed:
     fault: str | None = None
 
 
-def models(
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Where to look for checkpoints [runs, and the folders of RLSTM_MODEL]."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
-) -> None:
+@click.command()
+@click.argument(
+    "folders",
+    type=click.Path(path_type=Path),
+    nargs=-1,
+    help="Where to look for checkpoints [runs, and the folders of RLSTM_MODEL].",
+)
+@click.option("as_json", "--json", is_flag=True, help="Print JSON on standard output.")
+def models(folders: Sequence[Path], as_json: bool) -> None:
     """List models that `rlstm serve` can serve: name, vocabulary, weights, fingerprint, rules, size, path.
 
     The rules by which sessions may learn are counted, and named by --json. A model that is damaged is listed
@@ -52,12 +51,12 @@ def models(
     """
     for folder in folders or ():
         if not folder.is_dir():
-            raise typer.BadParameter(f"{folder} is no folder", param_hint="FOLDERS")
+            raise click.BadParameter(f"{folder} is no folder", param_hint="FOLDERS")
     shipped = [_look_at(name, name, shipped=True) for name in shipped_names()]
     local = [_look_at(path, path.name, shipped=False) for path in _checkpoints(folders or _usual_folders())]
     found = [*shipped, *local]
     if as_json:
-        typer.echo(json.dumps({"models": [asdict(one) for one in found]}))
+        click.echo(json.dumps({"models": [asdict(one) for one in found]}))
     else:
         _show(found)
 
@@ -120,14 +119,8 @@ def _size(folder: Path) -> int:
 
 
 def _show(found: Sequence[Listed]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("model", "vocabulary", "weights", "fingerprint", "rules", "MB"):
-        table.add_column(
-            heading, justify="right" if heading in ("weights", "rules", "MB") else "left", no_wrap=True
-        )
-    table.add_column("path", overflow="fold")
-    for one in found:
-        cells = (
+    rows = [
+        (
             one.name,
             one.vocabulary or "",
             "" if one.parameters is None else f"{one.parameters:,}",
@@ -136,8 +129,11 @@ def _show(found: Sequence[Listed]) -> None:
             f"{one.bytes / 1e6:.1f}",
             "shipped" if one.shipped else one.path,
         )
-        table.add_row(*map(Text, cells))
-    Console().print(table)
+        for one in found
+    ]
+    headings = ("model", "vocabulary", "weights", "fingerprint", "rules", "MB", "path")
+    sides = ["right" if name in ("weights", "rules", "MB") else "left" for name in headings]
+    click.echo(tabulate(rows, headings, tablefmt="plain", colalign=sides, disable_numparse=True))
     for one in found:
         if one.fault is not None:
-            typer.echo(f"broken: {one.name}: {one.fault}")
+            click.echo(f"broken: {one.name}: {one.fault}")

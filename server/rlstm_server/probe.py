@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
 
+import click
 import httpx
-import orjson
-import typer
+from httpx_sse import connect_sse
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 
 from rlstm_server.metrics import FIRST_TOKEN_SECONDS, TOKEN_SECONDS
@@ -71,43 +70,41 @@ class Probe:
         """The outcome, and when the request was sent and each token came."""
         times = [time.perf_counter()]
         body = {"prompt": "", "max_tokens": TOKENS, "stream": True}
-        with self._client.stream("POST", "/generate", json=body) as answer:
-            if answer.status_code != httpx.codes.OK:
-                return ("refused" if answer.status_code in (429, 503) else "error"), times
-            ended, event = False, ""
-            for line in answer.iter_lines():
-                if line.startswith("event: "):
-                    event = line.removeprefix("event: ")
-                elif line.startswith("data: ") and event == "token":
+        with connect_sse(self._client, "POST", "/generate", json=body) as source:
+            status, ended = source.response.status_code, False
+            if status != httpx.codes.OK:
+                return ("refused" if status in (429, 503) else "error"), times
+            for event in source.iter_sse():
+                if event.event == "token":
                     times.append(time.perf_counter())
-                elif line.startswith("data: ") and event == "end":
-                    ended = orjson.loads(line.removeprefix("data: "))["finish_reason"] in ("length", "stop")
+                elif event.event == "end":
+                    ended = event.json()["finish_reason"] in ("length", "stop")
         return ("ok" if ended and len(times) > 1 else "error"), times
 
 
-def probe(
-    url: Annotated[str, typer.Argument(help="The service, as callers reach it.")],
-    port: Annotated[int, typer.Option(help="Where Prometheus finds the figures.")] = 9101,
-    every: Annotated[float, typer.Option(min=1, help="Seconds from one request to the next.")] = 15.0,
-    key_file: Annotated[Path | None, typer.Option(help="File with a key of scope generate.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Ask once, say what came of it, and end.")] = False,
-) -> None:
+@click.command()
+@click.argument("url", help="The service, as callers reach it.")
+@click.option("--port", default=9101, help="Where Prometheus finds the figures.")
+@click.option("--every", type=click.FloatRange(1), default=15.0, help="Seconds from one request to the next.")
+@click.option("--key-file", type=click.Path(path_type=Path), help="File with a key of scope generate.")
+@click.option("--once", is_flag=True, help="Ask once, say what came of it, and end.")
+def probe(url: str, port: int, every: float, key_file: Path | None, once: bool) -> None:
     """Measure a service from outside: a short stream now and then, its figures for Prometheus."""
     try:
         key = None if key_file is None else key_file.read_text().strip()
     except OSError as error:
-        raise typer.BadParameter(f"cannot read {key_file}: {error.strerror}") from None
+        raise click.BadParameter(f"cannot read {key_file}: {error.strerror}") from None
     registry = CollectorRegistry()
     try:
         asks = Probe(url, key, registry)
     except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
-        raise typer.BadParameter(f"the address, or a proxy variable, cannot be used: {error}") from None
+        raise click.BadParameter(f"the address, or a proxy variable, cannot be used: {error}") from None
     if once:
         outcome = asks.ask()
-        typer.echo(outcome)
-        raise typer.Exit(0 if outcome == "ok" else 1)
+        click.echo(outcome)
+        raise click.exceptions.Exit(0 if outcome == "ok" else 1)
     start_http_server(port, registry=registry)
-    typer.echo(f"rlstm probe: {url} every {every:g} s, figures on port {port}")
+    click.echo(f"rlstm probe: {url} every {every:g} s, figures on port {port}")
     while True:
         asks.ask()
         time.sleep(every)

@@ -6,9 +6,9 @@ Sessions need a user who may do little; the function library is installed by one
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from contextlib import aclosing
 
-import typer
+import click
 
 from rlstm_server.check import check_shared, report
 from rlstm_server.errors import ServerError, StartupError
@@ -16,31 +16,36 @@ from rlstm_server.settings import Durability, load_settings
 from rlstm_server.store.redis_check import install_functions, read_servers
 from rlstm_server.store.redis_client import LIBRARY, RedisLink
 
-Url = Annotated[
-    str | None,
-    typer.Argument(
-        help="redis://, rediss://, unix://, sentinel(s):// or cluster(s)://; best given by RLSTM_REDIS_URL or"
-        " a file of RLSTM_SECRETS_DIR, since others on this machine can see arguments.",
-    ),
-]
-Wanted = Annotated[str, typer.Option("--durability", help="fsync, or replica: a replica must be there too.")]
+_url = click.argument(
+    "url",
+    required=False,
+    help="redis://, rediss://, unix://, sentinel(s):// or cluster(s)://; best given by RLSTM_REDIS_URL or"
+    " a file of RLSTM_SECRETS_DIR, since others on this machine can see arguments.",
+)
 
 
-def install(url: Url = None) -> None:
+@click.command()
+@_url
+def install(url: str | None) -> None:
     """Install this release's function library on every primary; those of other releases stay."""
     try:
         asyncio.run(_install(url or _known_url()))
     except ServerError as error:
-        typer.echo(f"rlstm store install: {error.detail}", err=True)
-        raise typer.Exit(1) from None
+        click.echo(f"rlstm store install: {error.detail}", err=True)
+        raise click.exceptions.Exit(1) from None
 
 
-def check(url: Url = None, durability: Wanted = "fsync") -> None:
+@click.command()
+@_url
+@click.option(
+    "--durability",
+    type=click.Choice(("fsync", "replica")),
+    default="fsync",
+    help="fsync, or replica: a replica must be there too.",
+)
+def check(url: str | None, durability: Durability) -> None:
     """Say whether servers would trust the store, as the user of the address; change nothing."""
-    if durability not in ("fsync", "replica"):
-        raise typer.BadParameter("must be fsync or replica", param_hint="--durability")
-    wanted: Durability = "replica" if durability == "replica" else "fsync"
-    raise typer.Exit(report(check_shared(url or _known_url(), durability=wanted)))
+    raise click.exceptions.Exit(report(check_shared(url or _known_url(), durability=durability)))
 
 
 def _known_url() -> str:
@@ -48,18 +53,15 @@ def _known_url() -> str:
     try:
         known = load_settings(host="127.0.0.1").redis_url  # it serves nobody: no keys are needed
     except StartupError as error:
-        raise typer.BadParameter(error.detail) from None
+        raise click.BadParameter(error.detail) from None
     if known is None:
-        raise typer.BadParameter("give it, or set RLSTM_REDIS_URL", param_hint="URL")
+        raise click.BadParameter("give it, or set RLSTM_REDIS_URL", param_hint="URL")
     return known.get_secret_value()
 
 
 async def _install(url: str) -> None:
-    link = RedisLink(url)
-    try:
+    async with aclosing(RedisLink(url)) as link:
         servers = await read_servers(link)
         await install_functions(link)
-    finally:
-        await link.close()
     for server in servers:
-        typer.echo(f"{server.name}: {server.product}, {LIBRARY} installed")
+        click.echo(f"{server.name}: {server.product}, {LIBRARY} installed")

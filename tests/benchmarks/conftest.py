@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from benchmarks.models import Subject
 from rlstm_model.adaptation.calibration import CalibrationSet
@@ -70,8 +69,6 @@ def type_command():
     """Types a command; the answer has exit_code, stdout and stderr."""
 
     def call(function, *words):
-        app = typer.Typer()
-        app.command()(function)
-        return CliRunner().invoke(app, [str(word) for word in words])
+        return CliRunner().invoke(function, [str(word) for word in words])
 
     return call

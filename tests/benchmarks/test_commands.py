@@ -1,4 +1,4 @@
-"""Each benchmark in miniature: it runs to its end and tells what it should; figures are those of the library."""
+"""Each benchmark in miniature: it runs to its end, and its figures are those of the library."""
 
 import json
 import lzma

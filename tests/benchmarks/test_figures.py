@@ -134,7 +134,7 @@ def test_a_log_is_followed_or_is_not(lags, expected):
 
 
 def test_figures_of_a_server_are_of_what_was_measured():
-    """The short appends' tokens do not count, and their wait is told in mean rounds; a share is of the engine's."""
+    """Short appends' tokens do not count, their wait is told in mean rounds; shares are of the engine's."""
 
     def figures(way, took):
         measured = load.Measured(

@@ -54,7 +54,7 @@ def ticking():
 
 
 async def test_every_session_appends_and_waits():
-    """All at once, none twice at the same time; first texts differ, sessions are ended, rounds are those since."""
+    """All at once, none twice at the same time; first texts differ, sessions end, rounds are those since."""
     crowd, stranger = Clockwork(0.02), Clockwork(0.01)
     measured = await measure(crowd, stranger, Plan(sessions=4, text_bytes=100, seconds=0.1), ticking())
     assert crowd.most == 4

@@ -13,7 +13,6 @@ import lzma
 import math
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ _READ = re.compile(
     r"(library\.[^.]+\.(score|generate)|exchanges\.(score|generate|completion|logprob)|"
     r"commands\.(score|generate|evaluate \S+ static))(?!.*(adapt|learner))"
 )
-LONG = 8
+LONG, MOST = 8, 400
 Difference = tuple[str, str, str]
 
 
@@ -101,31 +100,6 @@ def by_name(exchanges: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def restated(value: Any, words: dict[str, str], left_out: list[str]) -> Any:
-    """The same nest with some words in place of others, and without some members."""
-    if isinstance(value, dict):
-        kept = {name: part for name, part in value.items() if name not in left_out}
-        return {
-            restated(name, words, left_out): restated(part, words, left_out) for name, part in kept.items()
-        }
-    if isinstance(value, list):
-        return [restated(part, words, left_out) for part in value]
-    if isinstance(value, str):
-        for old, new in words.items():
-            value = value.replace(old, new)
-    return value
-
-
-def kinds(found: list[Difference]) -> list[Difference]:
-    """Differences of one kind once each, with their number and the first place."""
-    counted, first = Counter[Difference](), dict[Difference, str]()
-    for where, before, after in found:
-        key = (re.sub(r"\[.*?\]|^exchanges\..*?\.(?=answer|request)", "[]", where), before[:40], after[:40])
-        counted[key] += 1
-        first.setdefault(key, where)
-    return [(f"{n} x {key[0]}, first {first[key]}", *key[1:]) for key, n in counted.most_common()]
-
-
 def save(place: Path, parts: dict[str, Any]) -> None:
     """Write a recording: whole into a folder, compact into a file."""
     if place.suffix == ".xz":
@@ -155,17 +129,9 @@ def main() -> int:
     parser.add_argument("new", type=Path)
     parser.add_argument("--near", action="store_true", help="let numbers differ a little")
     parser.add_argument("--part", action="append", help="only this part (openapi, exchanges, library ...)")
-    parser.add_argument("--most", type=int, default=400, help="print at most so many differences a part")
-    parser.add_argument(
-        "--renamed", action="append", default=[], metavar="OLD=NEW", help="a word that changed"
-    )
-    parser.add_argument("--but", action="append", default=[], help="leave out members of this name")
-    parser.add_argument("--summary", action="store_true", help="count differences of one kind")
     chosen = parser.parse_args()
     compacted = ".xz" in {chosen.old.suffix, chosen.new.suffix}
     old, new = (load(place, compacted=compacted) for place in (chosen.old, chosen.new))
-    words = dict(pair.split("=") for pair in chosen.renamed)
-    old, new = restated(old, words, chosen.but), restated(new, {}, chosen.but)
     same = old.get("identity") == new.get("identity")
     exact = same and not chosen.near
     print("numbers:", "to the last bit" if exact else f"within {READ[0]}, and {LEARNED[0]} after learning")
@@ -174,7 +140,7 @@ def main() -> int:
         if chosen.part and part not in chosen.part:
             continue
         found = [*differences(old[part], new[part], exact=exact, path=part)]
-        for where, before, after in (kinds(found) if chosen.summary else found)[: chosen.most]:
+        for where, before, after in found[:MOST]:
             print(f"{where}\n    - {before}\n    + {after}")
         print(f"{part}: {len(found)} differences")
         count += len(found)

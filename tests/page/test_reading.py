@@ -169,6 +169,22 @@ def test_deleting_asks_first(visit):
     assert visit.page.locator(f"[data-id='{session}']").count() == 0
 
 
+def test_a_question_that_is_left_and_asked_again_at_once_takes_its_answer(visit):
+    """A browser tells a frame late that the first was left."""
+    visit.read(RHYME)
+    visit.page.evaluate(
+        """() => {
+          const ask = () => document.querySelector("li:has([aria-current]) [data-verb=delete]").click();
+          ask();
+          document.querySelector("dialog[open]").close();
+          ask();
+        }"""
+    )
+    visit.page.wait_for_timeout(300)
+    visit.page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
+    visit.page.get_by_role("heading", name="No session is open").wait_for()
+
+
 def test_a_session_is_made_as_asked(visit):
     """With a name, a rule of the model's, and a number of experts."""
     visit.page.get_by_role("button", name="New session").click()

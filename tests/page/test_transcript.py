@@ -10,7 +10,6 @@ from tests.page import given
 from rlstm_client._appends import cut
 from rlstm_model.vocab import ByteVocab, SubwordVocab, WordVocab
 from rlstm_server.engine.reading import START, read_passage
-from rlstm_server.schemas.text import Passage
 
 pytestmark = [pytest.mark.page, pytest.mark.timeout(300)]
 
@@ -61,7 +60,7 @@ def answers(vocab, text, seed):
     pieces = []
     for start, end in zip([0, *borders], [*borders, len(text)], strict=True):
         final = end == len(text)
-        piece = read_passage(vocab, Passage(text=text[start:end]), "", place=place, final=final)
+        piece = read_passage(vocab, text[start:end], "", place=place, final=final)
         answer = given.answer(
             piece, piece.text, position=position, pending=len(piece.after.pending), seed=seed
         )
@@ -100,7 +99,7 @@ def test_text_and_bits_are_all_there_however_it_was_cut(visit, kind):
 def test_blocks_stay_short(visit):
     """Lines of any length, and none at all."""
     for text in ("a line\n" * 3000, "word " * 4000, "x" * 20_000):
-        piece = read_passage(ByteVocab(), Passage(text=text), "", place=START, final=True)
+        piece = read_passage(ByteVocab(), text, "", place=START, final=True)
         shown = visit.page.evaluate(READ, [given.SESSION, True, [[text, given.answer(piece, text)]]])
         assert shown["text"] == text
         assert shown["longest"] <= 4802

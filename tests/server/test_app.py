@@ -1,9 +1,13 @@
+import asyncio
+import gc
 import shutil
 
 import httpx
+import pytest
 
 from rlstm_server.api.auth import ALL_SCOPES, SCOPES
 from rlstm_server.app import create_app
+from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings
 from rlstm_server.store.memory_store import MemoryStore
 
@@ -47,6 +51,24 @@ async def test_without_calibration_a_server_scores_and_does_not_learn(tiny_check
         refused = await client.post("/score", json={"text": "a", "adapt": True})
         assert refused.status_code == 422
         assert "calibration" in refused.json()["detail"]
+
+
+async def test_of_two_faults_at_the_start_one_is_told(monkeypatch):
+    """The other is nobody's any more, and no fault of a running server."""
+    told, store = [], MemoryStore()
+
+    async def check():
+        await asyncio.sleep(0.1)
+        raise StartupError("no store")
+
+    monkeypatch.setattr(store, "check", check)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    app = create_app(Settings(model="/no/such/model"), store=store)
+    with pytest.raises(StartupError, match="no store"):
+        async with app.router.lifespan_context(app):
+            pass
+    gc.collect()
+    assert not told
 
 
 async def test_the_engine_is_built_by_the_settings(tiny_checkpoint):

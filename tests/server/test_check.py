@@ -9,9 +9,8 @@ import sys
 from collections import namedtuple
 
 import pytest
-import typer
+from click.testing import CliRunner
 from redis import Redis
-from typer.testing import CliRunner
 
 from rlstm_model import native
 from rlstm_model.checkpoint import ADAPTATION, WEIGHTS
@@ -29,12 +28,10 @@ def examine(tiny_checkpoint, tmp_path, monkeypatch, restored_logs):
     """Type the command with --json; gives its exit code and what each check found, by name."""
     for name in [name for name in os.environ if name.startswith("RLSTM_")]:
         monkeypatch.delenv(name)
-    app = typer.Typer()
-    app.command()(serve)
 
     def start(*words, model=tiny_checkpoint, **variables):
         usual = [str(model), "--data-dir", str(tmp_path / "data"), "--port", "0"]
-        return CliRunner().invoke(app, [*usual, *map(str, words)], env=variables)
+        return CliRunner().invoke(serve, [*usual, *map(str, words)], env=variables)
 
     def run(*words, **options):
         done = start("--check", "--json", *words, **options)
@@ -63,9 +60,7 @@ def test_all_is_well(examine, tmp_path):
 def test_lines_for_people(tiny_checkpoint, monkeypatch):
     """Status, name, what was seen and what to do, on one line a check; exit code 1 where one fails."""
     monkeypatch.setenv("RLSTM_MODEL", "/no/such/model")
-    app = typer.Typer()
-    app.command()(serve)
-    done = CliRunner().invoke(app, [*NO_STORE, "--port", "0", "--check"])
+    done = CliRunner().invoke(serve, [*NO_STORE, "--port", "0", "--check"])
 
     lines = {line[6:18].strip(): line for line in done.stdout.splitlines()}
     assert done.exit_code == 1

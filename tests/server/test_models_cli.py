@@ -4,8 +4,7 @@ import json
 import shutil
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_server import models_cli
@@ -17,9 +16,7 @@ def models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RLSTM_MODEL", raising=False)
     monkeypatch.setattr(models_cli, "shipped_names", list)
-    app = typer.Typer()
-    app.command()(models_cli.models)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+    return lambda *words: CliRunner().invoke(models_cli.models, [str(word) for word in words])
 
 
 def listed(done):

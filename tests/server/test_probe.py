@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
-from typer.testing import CliRunner
 
 from rlstm_client.cli.commands import build
 from rlstm_server.probe import TOKENS, Probe

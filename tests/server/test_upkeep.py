@@ -7,7 +7,7 @@ from rlstm_server import upkeep
 from rlstm_server.engine.engine import metered as measured
 from rlstm_server.errors import StoreUnavailable
 from rlstm_server.metrics import Metrics
-from rlstm_server.store.base import Usage
+from rlstm_server.store.base import StoreUsage
 from rlstm_server.store.memory_store import MemoryStore
 
 
@@ -21,7 +21,7 @@ class Store(MemoryStore):
         """Give the figures."""
         if self.fault:
             raise self.fault
-        return Usage(used_bytes=70, max_bytes=100, evicted_keys=2)
+        return StoreUsage(used_bytes=70, max_bytes=100, evicted_keys=2)
 
     async def total(self):
         """Count."""

@@ -5,7 +5,6 @@ import json
 import math
 
 import pytest
-from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlstm_training.reporting import JsonLines, ProgressBar, TensorBoard, measure_of
@@ -17,10 +16,15 @@ RESET = {"step": 61, "reset": {"to_step": 60, "rate_scale": 0.9, "why": "step 61
 RECORDS = (LOSS, VALID, AVERAGED, RESET)
 
 
-def _told(*, terminal):
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def _told(file, monkeypatch):
     """What a progress bar shows of a whole run."""
-    file = io.StringIO()
-    with ProgressBar(Console(file=file, force_terminal=terminal, width=120), "toy") as bar:
+    monkeypatch.setattr("sys.stderr", file)
+    with ProgressBar("toy") as bar:
         bar.started(10, 60)
         bar.advanced(11, 3.0)
         for record in RECORDS:
@@ -29,16 +33,16 @@ def _told(*, terminal):
     return file.getvalue()
 
 
-def test_people_see_a_bar_and_log_files_a_line_a_record():
+def test_people_see_a_bar_and_log_files_a_line_a_record(monkeypatch):
     """The bar shows how far the run is and its last figures; without a terminal there are plain lines."""
-    assert _told(terminal=False).splitlines() == [
+    assert _told(io.StringIO(), monkeypatch).splitlines() == [
         "toy: going on after step 10 of 60",
         "step 50: loss 2.5000 nats, 1,234 tokens/s",
         "step 50: bits a token on novels/as_is 2.2500",
         "step 60: bits a token on novels/as_is 2.2000 (average of 20)",
         "[odd] thing",
     ]
-    shown = _told(terminal=True)
+    shown = _told(_Terminal(), monkeypatch)
     assert all(part in shown for part in ("11/60", "loss 2.5000 nats", "bits a token on novels/as_is 2.2500"))
 
 

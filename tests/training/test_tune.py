@@ -9,13 +9,10 @@ from dataclasses import replace
 import optuna
 import pytest
 import torch
-import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution
-from typer.testing import CliRunner
 
-from rlstm_training.commands.train import train
 from rlstm_training.config import Recipe, Source
 from rlstm_training.run import RunDirectory, RunError
 from rlstm_training.trainer import Trainer
@@ -28,7 +25,6 @@ from rlstm_training.tune import (
     for_search,
     ranges_for,
     run_search,
-    tune,
 )
 
 BUDGET = 9_000
@@ -338,15 +334,6 @@ def test_a_short_search_is_evaluated_often(toy_recipe):
     assert for_search(toy_recipe(evaluate_every=1000), 3).evaluate_every == 1
     often = toy_recipe(evaluate_every=3, steps=100)
     assert for_search(often, None) == often
-
-
-@pytest.fixture
-def rlstm():
-    """Types a command; the answer has exit_code, stdout and stderr."""
-    app = typer.Typer()
-    for function in (train, tune):
-        app.command()(function)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture

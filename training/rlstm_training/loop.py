@@ -8,14 +8,13 @@ starts at zero (Melis 2022, §5; docs/mathematics.md §7).
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 
 from rlstm_model.network.language_model import LanguageModel
-from rlstm_training.averaging import Evaluated
 from rlstm_training.batches import VOCABULARY, Texts
 from rlstm_training.config import Recipe
 from rlstm_training.ranks import ALONE, Ranks
@@ -174,11 +173,9 @@ class _Loop:
     def _evaluate(self) -> bool:
         """Whether the reported weights are the best so far; goes back when they show a divergence."""
         found, bits = self.trainer.evaluate()
-        self._record(
-            valid={name: _or_none(value) for name, value in bits.items()},
-            nats=_nats(found),
-            lengths=_lengths(found),
-        )
+        losses = {"raw": found.raw, "short": found.short, "long": found.long, "reported": found.loss}
+        lengths = {"short": found.short_length, "long": found.long_length, "reported": found.length}
+        self._record(valid=_finite(bits), nats=_finite(losses), lengths=lengths)
         self._clock.lap()
         self._steps_timed = 0
         if self._progress.diverged(found.loss, self.recipe.divergence_margin):
@@ -276,15 +273,6 @@ def train(
     return loop.trainer.model
 
 
-def _nats(found: Evaluated) -> dict[str, float | None]:
-    losses = {"raw": found.raw, "short": found.short, "long": found.long, "reported": found.loss}
-    return {name: _or_none(loss) for name, loss in losses.items()}
-
-
-def _or_none(figure: float) -> float | None:
+def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:
     """JSON has no infinity and no NaN."""
-    return figure if math.isfinite(figure) else None
-
-
-def _lengths(found: Evaluated) -> dict[str, int]:
-    return {"short": found.short_length, "long": found.long_length, "reported": found.length}
+    return {name: figure if math.isfinite(figure) else None for name, figure in figures.items()}

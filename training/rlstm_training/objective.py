@@ -78,7 +78,9 @@ class _SoftmaxLoss(torch.autograd.Function):
         nats = features_NH.new_zeros((), dtype=torch.float64)
         row_bytes = weight_VH.shape[0] * features_NH.element_size()
         piece_bytes = PIECE_BYTES_ON_GPU if features_NH.is_cuda else PIECE_BYTES
-        for piece in _pieces(len(targets_N), samples * row_bytes, samples, piece_bytes):
+        at_once = max(1, piece_bytes // (samples * row_bytes)) * samples  # whole tokens, each of all samples
+        for start in range(0, len(targets_N), at_once):
+            piece = slice(start, start + at_once)
             x, targets = inputs_NH[piece], targets_N[piece, None]
             logits = (x @ matrix_VH.t()).to(features_NH.dtype).add_(bias_V)
             # ln p of a target is never taken from its probability, which may have underflowed to 0.
@@ -100,12 +102,6 @@ class _SoftmaxLoss(torch.autograd.Function):
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
         d_features_NH, d_weight_VH, d_bias_V = ctx.saved_tensors
         return d_features_NH * d_loss, d_weight_VH * d_loss, d_bias_V * d_loss, None, None, None
-
-
-def _pieces(rows: int, token_bytes: int, samples: int, piece_bytes: int) -> list[slice]:
-    """Slices of whole tokens, each of ``samples`` rows, whose logits take about ``piece_bytes``."""
-    size = max(1, piece_bytes // token_bytes) * samples
-    return [slice(start, start + size) for start in range(0, rows, size)]
 
 
 def language_model_loss(

@@ -13,18 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import click
 import matplotlib as mpl
-import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from rlstm_model.files import replace_file
-from rlstm_training.commands.console import AsJson, command, show_json
+from rlstm_training.commands import console
+from rlstm_training.commands.console import show_json
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.published import transformers
 from rlstm_training.recipes import RECIPES
@@ -461,15 +462,17 @@ def _fenced(text: str) -> Markup:
     return Markup(f"{fence}sh\n{text}\n{fence}")  # noqa: S704
 
 
-@command
-def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders that hold some.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(help=f"NAME.html, one file; or NAME.md, figures beside it (default: {DEFAULT})."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@console.command()
+@click.argument(
+    "runs", type=console.FILE, nargs=-1, required=True, help="Run directories, or folders that hold some."
+)
+@click.option(
+    "--out",
+    type=console.FILE,
+    help=f"NAME.html, one file; or NAME.md, figures beside it (default: {DEFAULT}).",
+)
+@console.as_json
+def report(runs: Sequence[Path], out: Path | None, as_json: bool) -> None:
     """Compare training runs: results, settings that differ, spread over seeds, curves.
 
     Runs may be finished, running, interrupted or damaged: what cannot be read is named, the rest is shown.
@@ -477,12 +480,12 @@ def report(
     """
     for run in runs:
         if not run.exists():
-            raise typer.BadParameter(f"{run}: there is no such folder", param_hint="RUNS")
+            raise click.BadParameter(f"{run}: there is no such folder", param_hint="RUNS")
     if out is not None and out.suffix not in (".html", ".md"):
-        raise typer.BadParameter(f"{out}: must end in .html or .md", param_hint="--out")
+        raise click.BadParameter(f"{out}: must end in .html or .md", param_hint="--out")
     found, problems = read_runs(runs)
     for problem in problems:
-        typer.echo(f"rlstm: {problem.folder}: {problem.what}", err=True)
+        click.echo(f"rlstm: {problem.folder}: {problem.what}", err=True)
     if not found:
         raise RunError("no run could be read")
     ordered = best_first(found)
@@ -497,4 +500,4 @@ def report(
         named = [{"folder": str(problem.folder), "what": problem.what} for problem in problems]
         show_json({"runs": [run.row() for run in ordered], **told, "problems": named})
     else:
-        typer.echo(f"report: {path}")
+        click.echo(f"report: {path}")

@@ -2,14 +2,14 @@
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
 
 from rlstm_training.config import VocabKind
 
@@ -86,36 +86,26 @@ class TensorBoard(Reporter):
 class ProgressBar(Reporter):
     """A bar with speed and losses on standard error; on no terminal, a line for each record."""
 
-    def __init__(self, console: Console, name: str) -> None:
-        self._console = console
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self._progress.add_task(name, figures="")
+        self._bar = tqdm(desc=name, unit=" steps", disable=None)
 
     def __enter__(self) -> Self:
-        self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        self._bar.close()
 
     def started(self, step: int, steps: int) -> None:
         """See :class:`Reporter`."""
-        self._progress.update(self._task, completed=step, total=steps)
+        self._bar.reset(steps)
+        self._bar.update(step)
         if step:
             self.noticed(f"{self._name}: going on after step {step} of {steps}")
 
     def advanced(self, step: int, loss: float) -> None:
         """See :class:`Reporter`."""
-        self._progress.update(self._task, completed=step)
+        self._bar.update(step - self._bar.n)
 
     def recorded(self, record: Record) -> None:
         """See :class:`Reporter`."""
@@ -127,13 +117,13 @@ class ProgressBar(Reporter):
             self.noticed(f"step {record['step']}: bits a token on {bits}{which}")
         elif "loss" in record:
             figures = f"loss {record['loss']:.4f} nats, {record['tokens_per_second']:,.0f} tokens/s"
-            self._progress.update(self._task, figures=figures)
-            if not self._console.is_terminal:
+            self._bar.set_postfix_str(figures)
+            if self._bar.disable:
                 self.noticed(f"step {record['step']}: {figures}")
 
     def noticed(self, message: str) -> None:
         """See :class:`Reporter`."""
-        self._console.print(message, highlight=False, soft_wrap=True, markup=False)
+        tqdm.write(message, file=sys.stderr)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,34 +19,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
+import click
 import numpy as np
 import optuna
 import torch
-import typer
 from filelock import FileLock
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import MedianPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
-from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
 from rlstm_model.files import replace_file
 from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.batches import Texts
-from rlstm_training.commands.console import (
-    AsJson,
-    Device,
-    OwnCorpus,
-    RecipeFile,
-    Threads,
-    command,
-    show_json,
-    show_table,
-)
+from rlstm_training.commands import console
+from rlstm_training.commands.console import show_json, show_table
 from rlstm_training.commands.given import prepare_device, recipe_chosen
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.texts import prepare
@@ -399,7 +390,7 @@ def run_search(
         raise StudyError(f"{study.file}: a search needs validation text")
     with _storage_errors(study.file):
         while (draw := study.take(draws)) is not None:
-            with draw.run, ProgressBar(Console(stderr=True), draw.recipe.name) as reporter:
+            with draw.run, ProgressBar(draw.recipe.name) as reporter:
                 outcome, nats = _try(draw, texts, reporter, prune, device)
                 study.end(draw, outcome, nats)
                 said = outcome if nats is None else f"{outcome}, {nats:.4f} nats a token at best"
@@ -422,31 +413,42 @@ def _try(
     return outcome, watch.best
 
 
-@command
+@console.command()
+@click.argument("recipe", required=False, help=f"One of {', '.join(RECIPES)}.")
+@console.recipe_file
+@click.option(
+    "--study", type=console.FILE, help="Study, NAME.db (default: runs/tune-RECIPE.db); runs lie in NAME/."
+)
+@click.option("--trials", type=click.IntRange(1), help=f"Draws in all (default: {DRAWS}).")
+@click.option("--random", type=click.IntRange(1), help="So many independent draws in all, as the paper's 60.")
+@click.option("--steps", type=click.IntRange(1), help="Optimiser steps of a draw.")
+@click.option(
+    "--ranges",
+    type=click.Choice(get_args(RangesName)),
+    help="The paper's ranges (default: enwik8 for bytes and text8, else words).",
+)
+@click.option("--budget", type=click.IntRange(1), help="Weights (default: the recipe's).")
+@click.option("--seed", type=click.IntRange(0), default=1, help="Seed of the draws.")
+@click.option("--prune/--no-prune", default=True, help="Cut off draws behind the median.")
+@console.own_corpus
+@console.threads()
+@console.device()
+@console.as_json
 def tune(
-    recipe: Annotated[str | None, typer.Argument(help=f"One of {', '.join(RECIPES)}.")] = None,
-    file: RecipeFile = None,
-    study: Annotated[
-        Path | None, typer.Option(help="Study, NAME.db (default: runs/tune-RECIPE.db); runs lie in NAME/.")
-    ] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help=f"Draws in all (default: {DRAWS}).")] = None,
-    random: Annotated[
-        int | None, typer.Option(min=1, help="So many independent draws in all, as the paper's 60.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of a draw.")] = None,
-    ranges: Annotated[
-        RangesName | None,
-        typer.Option(help="The paper's ranges (default: enwik8 for bytes and text8, else words)."),
-    ] = None,
-    budget: Annotated[int | None, typer.Option(min=1, help="Weights (default: the recipe's).")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 1,
-    prune: Annotated[
-        bool, typer.Option("--prune/--no-prune", help="Cut off draws behind the median.")
-    ] = True,
-    corpus: OwnCorpus = None,
-    threads: Threads = None,
-    device: Device = "cpu",
-    as_json: AsJson = False,
+    recipe: str | None,
+    file: Path | None,
+    study: Path | None,
+    trials: int | None,
+    random: int | None,
+    steps: int | None,
+    ranges: RangesName | None,
+    budget: int | None,
+    seed: int,
+    prune: bool,
+    corpus: str | None,
+    threads: int | None,
+    device: str,
+    as_json: bool,
 ) -> None:
     """Search learning rate, L2, dropout, mogrifier and T_max over the paper's ranges.
 
@@ -454,7 +456,7 @@ def tune(
     behind are cut off; the best recipe is kept: train it with rlstm train --recipe.
     """
     if trials is not None and random is not None:
-        raise typer.BadParameter("give either --trials or --random", param_hint="--random")
+        raise click.BadParameter("give either --trials or --random", param_hint="--random")
     target = prepare_device(device, threads)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     base = for_search(recipe_chosen(recipe, file, corpus), steps)
@@ -467,7 +469,7 @@ def tune(
             seed=seed,
         )
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--budget") from error
+        raise click.BadParameter(str(error), param_hint="--budget") from error
     texts, _ = prepare(base)
     with Study.open(study or Path("runs") / f"tune-{base.name}.db", search) as opened:
         run_search(opened, texts, draws=random or trials or DRAWS, prune=prune, device=target)
@@ -493,6 +495,6 @@ def _tell(study: Study, as_json: bool) -> None:
     show_table(("draw", "outcome", measure.name, *RANGES[search.ranges]), rows)
     outcomes = [result.outcome for result in results]
     counts = ", ".join(f"{outcomes.count(name)} {name}" for name in dict.fromkeys(outcomes))
-    typer.echo(f"{len(results)} draws: {counts}; a rank below 1 is full, l2 is of the loss summed over time")
+    click.echo(f"{len(results)} draws: {counts}; a rank below 1 is full, l2 is of the loss summed over time")
     if best:
-        typer.echo(f"best recipe: {best}")
+        click.echo(f"best recipe: {best}")

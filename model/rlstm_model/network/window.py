@@ -215,7 +215,8 @@ def unroll(
     kind: LayerKind, layer: LayerWeights, x_TBH: Tensor, state: State, masks: LayerMasks
 ) -> UnrolledLayer:
     """Read a window and save its activations."""
-    h = _hs(x_TBH, state.h)
+    h = state.h.new_empty(len(x_TBH) + 1, *state.h.shape)  # raw, the first one in its place
+    h[0] = state.h
     h_in = h[:-1] if masks.state is None else torch.empty_like(h[1:])
     cell = CellActivations.empty(h[1:], masked=masks.state is not None)
     cell.c[0] = state.c
@@ -322,10 +323,3 @@ def _step_back(
     mogrify_backward(rounds, step.rounds, step.round_deltas, dx_BH, dh_BH)
     if mask_BH is not None:
         dh_BH.mul_(mask_BH)
-
-
-def _hs(x_TBH: Tensor, first_BH: Tensor) -> Tensor:
-    """The raw h of a window with the first one in its place: ``[T + 1, B, H]``."""
-    h = first_BH.new_empty(len(x_TBH) + 1, *first_BH.shape)
-    h[0] = first_BH
-    return h

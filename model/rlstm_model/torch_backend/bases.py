@@ -12,7 +12,6 @@ P fast weights.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,13 +24,6 @@ from rlstm_model.torch_backend.subspace import Basis
 
 # Gradients are written out for as many rows at once as have this many elements together.
 _ELEMENTS_AT_ONCE = 2**20
-
-
-class Statistic(Protocol):
-    """What is collected over segments."""
-
-    def add(self, gradients: SegmentGradients) -> None:
-        """Take in the gradients of one segment of each row."""
 
 
 # The longest side whose sum is kept whole, in double precision: 128 MiB.
@@ -106,7 +98,10 @@ class GradientAxes:
         for name, rank in zip(("max_rank", "embedding_rank"), ranks, strict=True):
             if rank < 1:
                 raise ValueError(f"{name} must be at least 1, not {rank}")
-        self._like, self._shapes = model.embedding.input.detach(), _matrices(model)
+        self._like = model.embedding.input.detach()
+        self._shapes = {
+            n: w.shape for n, w in model.named_parameters() if not n.endswith("bias") and w.numel() > 0
+        }
         generator, device = torch.Generator().manual_seed(0), model.embedding.input.device
         self._moments = {
             name: [
@@ -120,7 +115,7 @@ class GradientAxes:
         }
 
     def add(self, gradients: SegmentGradients) -> None:
-        """See :class:`Statistic`."""
+        """Take in the gradients of one segment of each row."""
         for name, rounds in gradients.matrices.items():
             for (left, right), factors in zip(self._moments[name], rounds, strict=True):
                 own_left, own_right = factors.left.double(), factors.right.double()
@@ -152,7 +147,7 @@ class GradientSquares:
         self._sums = {name: self._like.new_zeros(shape).double() for name, shape in shapes.items()}
 
     def add(self, gradients: SegmentGradients) -> None:
-        """See :class:`Statistic`."""
+        """Take in the gradients of one segment of each row."""
         self._count += gradients.batch
         for name, bias in gradients.biases.items():
             self._sums[name] += bias.double().square_().sum(0)
@@ -176,7 +171,7 @@ class GradientSquares:
                 own += values.square_().sum(0)
 
 
-def collect(segments: Iterable[SegmentGradients], *statistics: Statistic) -> int:
+def collect(segments: Iterable[SegmentGradients], *statistics: GradientAxes | GradientSquares) -> int:
     """Show gradients to several statistics. Returns how many there were: segments, one for each row.
 
     Raises ValueError when there were none.
@@ -214,12 +209,6 @@ def measure_rms(
     rms_P = (squares_P / count).sqrt_().to(model.embedding.input)
     parts = torch.split(rms_P, [weight.numel() for weight in named.values()])
     return {name: part.view_as(named[name]) for name, part in zip(named, parts, strict=True)}, count
-
-
-def _matrices(model: LanguageModel) -> dict[str, torch.Size]:
-    """The shapes of the matrices that have elements, by weight name."""
-    named = model.named_parameters()
-    return {n: weight.shape for n, weight in named if not n.endswith("bias") and weight.numel() > 0}
 
 
 def _by_round(basis: Basis) -> list[Basis]:

@@ -22,9 +22,7 @@ from rlstm_server.api.bodies import BODY, JSON, SCHEMAS, Problem, problems, stri
 from rlstm_server.api.bodies import respond as respond_whole
 from rlstm_server.api.dependencies import ContextDep, RequestContext
 from rlstm_server.api.problems import document, note
-from rlstm_server.api.tracing import Trace
 from rlstm_server.errors import InternalError, ModelMismatch, ServerError, TooLarge
-from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.generation import (
     CompletionEvent,
     Continuation,
@@ -100,13 +98,8 @@ async def respond(
     The events of a session's text end with its model; that of a prompt's is given.
     """
     if body.stream:
-        return await open_stream(
-            events,
-            NamedEvents(lambda event: laid_out(_as_asked(event, body), body.unit)),
-            trace=context.trace,
-            metrics=context.metrics,
-            ping_seconds=context.limits.ping_seconds,
-        )
+        script = NamedEvents(lambda event: laid_out(_as_asked(event, body), body.unit))
+        return await open_stream(events, script, context)
     texts = await take_in(events, body.choices)
     end = texts.ends[0]
     identity = identity or end.identity
@@ -220,26 +213,18 @@ def frame(data: Mapping[str, Any], event: str | None = None, mark: str | None = 
 
 
 async def open_stream(
-    events: Events,
-    script: Script,
-    *,
-    trace: Trace,
-    metrics: Metrics,
-    ping_seconds: float,
-    headers: Mapping[str, str] | None = None,
+    events: Events, script: Script, context: RequestContext, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Start a stream. What fails before the first event (or ping) still gets a status of its own."""
     pull = asyncio.ensure_future(anext(events))
     try:
-        await asyncio.wait({pull}, timeout=ping_seconds)
+        await asyncio.wait({pull}, timeout=context.limits.ping_seconds)
         if pull.done() and (error := pull.exception()) is not None:
             raise error
     except BaseException:
         await _stop(pull, events)
         raise
-    return EventStream(
-        _frames(pull, events, script, trace, metrics, ping_seconds), headers=HEADERS | dict(headers or {})
-    )
+    return EventStream(_frames(pull, events, script, context), headers=HEADERS | dict(headers or {}))
 
 
 async def _stop(pull: asyncio.Future[CompletionEvent], events: Events) -> None:
@@ -250,18 +235,13 @@ async def _stop(pull: asyncio.Future[CompletionEvent], events: Events) -> None:
 
 
 async def _frames(
-    pull: asyncio.Future[CompletionEvent],
-    events: Events,
-    script: Script,
-    trace: Trace,
-    metrics: Metrics,
-    ping_seconds: float,
+    pull: asyncio.Future[CompletionEvent], events: Events, script: Script, context: RequestContext
 ) -> AsyncGenerator[bytes, None]:
-    last: CompletionEvent | None = None
+    trace, last = context.trace, None
     times: dict[int, float] = {}
     try:
         while True:
-            done, _ = await asyncio.wait({pull}, timeout=ping_seconds)
+            done, _ = await asyncio.wait({pull}, timeout=context.limits.ping_seconds)
             if not done:
                 yield KEEPALIVE_COMMENT
                 continue
@@ -271,7 +251,7 @@ async def _frames(
                 break
             pull = asyncio.ensure_future(anext(events))
             if isinstance(event, TokenEvent):
-                _measure(event, times, trace, metrics)
+                _measure(event, times, context)
             elif event.version is not None:
                 trace.version = event.version
             for written in script.event(event):
@@ -291,13 +271,13 @@ async def _frames(
         yield written
 
 
-def _measure(event: TokenEvent, times: dict[int, float], trace: Trace, metrics: Metrics) -> None:
+def _measure(event: TokenEvent, times: dict[int, float], context: RequestContext) -> None:
     """Measure the time to the first token, then between two of the same choice."""
     now = time.perf_counter()
     if not times:
-        metrics.first_token_seconds.observe(now - trace.started)
+        context.metrics.first_token_seconds.observe(now - context.trace.started)
     elif event.choice in times:
-        metrics.inter_token_seconds.observe(now - times[event.choice])
+        context.metrics.inter_token_seconds.observe(now - times[event.choice])
     times[event.choice] = now
 
 

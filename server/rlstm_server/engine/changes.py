@@ -46,7 +46,7 @@ class Changes:
 
         Raises NotFound, Gone, VersionMismatch, Conflict, IdempotencyMismatch, InFlight.
         """
-        body_hash = await requests.off_loop(requests.size_of(request), partial(requests.digest, request))
+        body_hash = await requests.off_loop(len(request.passage), partial(requests.digest, request))
 
         async def work(task: Task[AppendAnswer]) -> AppendAnswer:
             done = await self.sessions.change(task, partial(self._plan_append, request, top, charge))
@@ -102,8 +102,8 @@ class Changes:
         self, request: AppendRequest, top: int, charge: Charge, copy: SessionCopy
     ) -> Job[Staged[AppendAnswer]]:
         vocab, place = copy.state.served.vocab, copy.state.place
-        read = partial(read_passage, vocab, request, "", place=place, final=request.final)
-        piece = await requests.off_loop(requests.size_of(request), read)
+        read = partial(read_passage, vocab, request.passage, "", place=place, final=request.final)
+        piece = await requests.off_loop(len(request.passage), read)
         requests.check_append(piece, self.limits)
         if request.note is not None:
             requests.check_note(request.note, self.limits)

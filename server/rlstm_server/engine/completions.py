@@ -19,7 +19,7 @@ from rlstm_model.adaptation.state import Cursor
 from rlstm_server.caller import Call
 from rlstm_server.engine import requests
 from rlstm_server.engine.changes import Changes
-from rlstm_server.engine.generate import Continuation, StopStrings, charged
+from rlstm_server.engine.generate import Generation, StopStrings, charged
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import Charge
 from rlstm_server.engine.reading import (
@@ -118,7 +118,7 @@ class Completions:
         requests.check_generation(request.settings, limits)
         served = self.models.named(request.model)
         context = partial(read_context, served.vocab, request.passage, "prompt")
-        piece = await requests.off_loop(requests.size_of(request.passage), context) or EMPTY
+        piece = await requests.off_loop(len(request.passage), context) or EMPTY
         requests.within("prompt tokens", len(piece.ids), limits.append_tokens)
         order = _Order(served, request.settings, self.sessions.metrics)
         prompt = Prompt(piece=piece, follows="bos")
@@ -140,7 +140,7 @@ class Completions:
             charge = stack.enter_context(self.sessions.taking(key, request.call.quota))
             if request.call.session:
                 stack.enter_context(self.sessions.distrusting((await self._open(order, request)).key))
-            size = sum(requests.size_of(passage) for passage in request.prompts)
+            size = sum(map(len, request.prompts))
             prompts = await requests.off_loop(size, partial(self._prompts, order, request))
             if request.store:
                 prompts = [await self._store(order, request, prompts[0].piece)]
@@ -154,9 +154,7 @@ class Completions:
         self, order: _Order, request: CompletionRequest, version: int | None = None
     ) -> SessionCopy:
         """Read the newest state of the session. Raises NotFound, Gone; ModelNotFound for another model's."""
-        copy = await self.sessions.read(
-            requests.session_key(request.call.tenant, request.call.session), version
-        )
+        copy = await self.sessions.read(requests.session_key(request.call), version)
         if copy.state.served is not order.served:
             raise ModelNotFound("model: the session belongs to another model, which `GET /sessions` tells")
         order.copy = copy
@@ -165,8 +163,8 @@ class Completions:
     async def _store(self, order: _Order, request: CompletionRequest, piece: Piece) -> Prompt:
         """Append the prompt, once under its key, and give it with the scores that it had."""
         (passage,) = request.prompts
-        ids = None if passage.tokens is None else list(passage.tokens)
-        asked = AppendRequest(text=passage.text, tokens=ids, final=True).by(request.call)
+        given = {"text": passage} if isinstance(passage, str) else {"tokens": list(passage)}
+        asked = AppendRequest(**given, final=True).by(request.call)
         answer = await self.changes.append(asked, request.top)
         columns = answer.columns
         if columns is None:
@@ -203,7 +201,7 @@ class Completions:
 def _prompt(order: _Order, passage: Passage, field: str, *, bos: bool) -> Prompt:
     """Read a prompt where it begins; its spans count from its own beginning."""
     place = START if order.session is None else order.session.place
-    if passage.text == "" and not place.pending:
+    if passage == "" and not place.pending:
         piece = replace(EMPTY, after=place)
     else:
         piece = read_passage(order.served.vocab, passage, field, place=place)
@@ -219,17 +217,17 @@ def _prompt(order: _Order, passage: Passage, field: str, *, bos: bool) -> Prompt
 
 async def _complete_all(order: _Order, prompts: Sequence[Prompt], put: Put) -> None:
     """Complete all prompts, as many at once as a batch may hold rows of one request."""
-    work = (_complete(order, place, prompt, put) for place, prompt in enumerate(prompts))
+    work = (_complete(order, number, prompt, put) for number, prompt in enumerate(prompts))
     await gather(work, max(1, ROWS_OF_REQUEST // order.rows))
 
 
-async def _complete(order: _Order, place: int, prompt: Prompt, put: Put) -> None:
+async def _complete(order: _Order, number: int, prompt: Prompt, put: Put) -> None:
     """Read one prompt, tell what it scores, and continue it as often as was asked for."""
     columns, reader, cursor = await _read(order, prompt)
     if order.top is not None:
         if columns is not None and prompt.stored is None:
             order.metrics.tokens.labels("scored").inc(len(columns.ids))
-        put(_prompt_event(order, place, prompt, columns))
+        put(_prompt_event(order, number, prompt, columns))
     del columns  # of a long prompt they are large
     ids, unfinished = prompt.piece.ids, prompt.piece.after.unfinished
     before = ids[-1:]
@@ -237,7 +235,7 @@ async def _complete(order: _Order, place: int, prompt: Prompt, put: Put) -> None
         before = [cursor.last]
     settings = order.settings
     texts = [
-        Continuation(
+        Generation(
             reader=reader,
             cursor=cursor,
             settings=settings,
@@ -249,8 +247,8 @@ async def _complete(order: _Order, place: int, prompt: Prompt, put: Put) -> None
         )
         for choice in range(settings.choices)
     ]
-    # Choices are numbered over all prompts; chance is not: see `Continuation`.
-    first, tokens = place * len(texts), len(ids) if order.top is None else prompt.tokens
+    # Choices are numbered over all prompts; chance is not: see `Generation`.
+    first, tokens = number * len(texts), len(ids) if order.top is None else prompt.tokens
     work = (
         text.write(put, order.metrics, number=first + text.choice, prompt_tokens=tokens) for text in texts
     )
@@ -281,7 +279,7 @@ async def _read(order: _Order, prompt: Prompt) -> tuple[Columns | None, Reader, 
     return reading.columns, reader, reader.cursor
 
 
-def _prompt_event(order: _Order, place: int, prompt: Prompt, columns: Columns | None) -> PromptEvent:
+def _prompt_event(order: _Order, number: int, prompt: Prompt, columns: Columns | None) -> PromptEvent:
     piece = prompt.piece
     logprobs = () if columns is None else columns.logprobs
     ranks = () if columns is None else columns.ranks
@@ -291,7 +289,7 @@ def _prompt_event(order: _Order, place: int, prompt: Prompt, columns: Columns | 
         top = tuple(tuple(zip(ids, logprobs, strict=True)) for ids, logprobs in rows)
     unscored = len(piece.ids) - len(logprobs)
     return PromptEvent(
-        prompt=place,
+        prompt=number,
         tokens=prompt.tokens,
         text=piece.text,
         unfinished=order.served.vocab.decode(piece.after.unfinished),

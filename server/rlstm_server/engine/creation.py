@@ -63,7 +63,7 @@ class Creator:
             choice = served.choose(request.learning)
             self._check_size(served, choice)
             check = partial(self._check_first, served, request)
-            await requests.off_loop(requests.size_of(request.first), check)
+            await requests.off_loop(len(request.first or ""), check)
             facts = self._facts(request.name, request.ttl_seconds, request.metadata)
             return SessionState.before_text(served, choice), facts
 
@@ -76,7 +76,7 @@ class Creator:
     async def fork(self, request: ForkRequest) -> CreatedSession:
         """Copy a session, as it is or as it was at a named snapshot."""
         requests.check_metadata(request.metadata or {})
-        source = requests.session_key(request.call.tenant, request.call.session)
+        source = requests.session_key(request.call)
 
         async def forked() -> tuple[SessionState, SessionFacts]:
             copy = await self.sessions.read(source, request.min_version)
@@ -221,8 +221,6 @@ class Creator:
 
     async def _append_first(self, request: CreateSession, session: str) -> AppendAnswer:
         """Append the first text; without a key to repeat the request with, a session without it is ended."""
-        if request.first is None:
-            raise ValueError("there is no first text")
         key = None if request.call.key is None else request.call.key + FIRST
         call = replace(request.call, session=session, key=key)
         append = AppendRequest(text=request.text, tokens=request.tokens, scores=request.scores).by(call)

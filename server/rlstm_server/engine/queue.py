@@ -27,7 +27,7 @@ COMMIT_SECONDS: Final = 3.0
 """How long a commit may be on its way."""
 
 Result = TypeVar("Result")
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 
 
 @dataclass(eq=False)
@@ -76,7 +76,7 @@ class Task(Generic[Result]):
         if not self._committing:
             self.task.cancel()
 
-    async def commit(self, call: Awaitable[Answer]) -> Answer:
+    async def commit(self, call: Awaitable[AnswerT]) -> AnswerT:
         """Await a commit that nothing may interrupt."""
         self._committing = True
         try:
@@ -161,7 +161,7 @@ class SessionQueues:
 
         Raises NotFound, Overloaded, and InFlight for an operation that is in it.
         """
-        key, queue = made or session_key(call.tenant, call.session), None
+        key, queue = made or session_key(call), None
         if made is None:
             queue = self._queues.get(key) or _Queue()
             if call.key is not None and any(task.call.key == call.key for task in queue.tasks):

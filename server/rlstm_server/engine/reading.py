@@ -27,9 +27,7 @@ from rlstm_server.engine.worker import compute
 from rlstm_server.errors import InvalidField, InvalidText, InvalidToken, StateCorrupt
 from rlstm_server.metrics import GUARDS, Metrics
 from rlstm_server.schemas.sessions import SessionTotals
-from rlstm_server.schemas.text import Alternatives, Columns, Given, Passage, Totals
-
-Texts = Passage | Given
+from rlstm_server.schemas.text import Alternatives, Columns, Passage, Totals
 
 WORD: Final = re.compile(r"\S+")
 
@@ -55,37 +53,33 @@ EMPTY = Piece(ids=[], starts=[], ends=[], bytes=0, words=0, unknown=0, text="", 
 
 
 def read_passage(
-    vocab: Vocab, passage: Texts, field: str, *, place: Place = START, final: bool = True
+    vocab: Vocab, passage: Passage, field: str, *, place: Place = START, final: bool = True
 ) -> Piece:
     """The tokens of a passage at `place`. Without `final`, text that may go on is held back.
 
     Raises InvalidText, InvalidToken, and InvalidField (naming `field`) for an empty passage.
     """
-    if passage.text == "" and not (final and place.pending):
-        raise InvalidField(_name(field, "text"), "the text is empty")
-    if passage.tokens == ():
-        raise InvalidField(_name(field, "tokens"), "there are no tokens")
+    name = ".".join(part for part in (field, "text" if isinstance(passage, str) else "tokens") if part)
     try:
-        if passage.text is not None:
-            return _read_text(vocab, passage.text, place, final=final)
-        return _read_tokens(vocab, passage.tokens or (), place)
+        if not isinstance(passage, str):
+            if not passage:
+                raise InvalidField(name, "there are no tokens")
+            return _read_tokens(vocab, passage, place)
+        if not passage and not (final and place.pending):
+            raise InvalidField(name, "the text is empty")
+        return _read_text(vocab, passage, place, final=final)
     except VocabInvalidText as error:
-        raise InvalidText(f"{_name(field, 'text')}: {error}", field=_name(field, "text")) from None
+        raise InvalidText(f"{name}: {error}", field=name) from None
     except VocabInvalidToken as error:
-        name = _name(field, "tokens")
         raise InvalidToken(f"{name}: {error} (0 to {vocab.size - 1})", field=name) from None
 
 
-def read_context(vocab: Vocab, passage: Passage | None, field: str) -> Piece | None:
+def read_context(vocab: Vocab, passage: Passage, field: str) -> Piece | None:
     """The tokens before a text; None where there are none, which is the beginning of all text."""
-    if passage is None or passage in (Passage(text=""), Passage(tokens=())):
+    if not passage:
         return None
     piece = read_passage(vocab, passage, field)
     return piece if piece.ids else None
-
-
-def _name(field: str, kind: str) -> str:
-    return f"{field}.{kind}" if field else kind
 
 
 def _read_text(vocab: Vocab, text: str, place: Place, *, final: bool) -> Piece:

@@ -81,7 +81,7 @@ class Scoring:
         requests.within("items", len(request.named_items), self.limits.score_items)
         served = self.models.named(request.model)
         given = request.named_items
-        size = sum(requests.size_of(item) + requests.size_of(item.before) for item in given)
+        size = sum(len(item.passage) + len(item.before) for item in given)
         items = await requests.off_loop(size, partial(self._item_texts, served, given))
         choice = None if request.learning is None else served.choose(request.learning)
         rows, metrics = min(len(items), ROWS_OF_REQUEST), self.sessions.metrics
@@ -106,9 +106,9 @@ class Scoring:
     async def rank(self, request: CandidatesRequest) -> CandidatesAnswer:
         """Rank continuations."""
         requests.within("candidates", len(request.candidates), self.limits.candidates)
-        key = requests.session_key(request.call.tenant, request.call.session)
+        key = requests.session_key(request.call)
         copy = await self.sessions.read(key, request.min_version)
-        size = sum(requests.size_of(candidate) for candidate in request.candidates)
+        size = sum(len(candidate.passage) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
         job = partial(rank_candidates, copy.state, request.named_candidates, pieces, request.mix)
         taking = self.sessions.taking(None, request.call.quota)
@@ -121,7 +121,7 @@ class Scoring:
     def _candidate_pieces(self, request: CandidatesRequest, copy: SessionCopy) -> Sequence[Piece]:
         vocab, place = copy.state.served.vocab, copy.state.place
         pieces = [
-            read_passage(vocab, candidate, f"candidates[{index}]", place=place)
+            read_passage(vocab, candidate.passage, f"candidates[{index}]", place=place)
             for index, candidate in enumerate(request.candidates)
         ]
         count = sum(len(piece.ids) for piece in pieces)
@@ -131,7 +131,7 @@ class Scoring:
 
 def _item_text(served: ServedModel, index: int, item: ScoreItem) -> ItemText:
     field = f"items[{index}]"
-    piece = read_passage(served.vocab, item, field)
+    piece = read_passage(served.vocab, item.passage, field)
     if not piece.ids:
         raise InvalidField(f"{field}.text", "the text holds no token")
     context = read_context(served.vocab, item.before, f"{field}.context")

@@ -183,8 +183,8 @@ class States:
 
 def check_size(size: int, limit: int, choice: AdaptationChoice) -> None:
     """Raise TooLarge for a state that is larger than a commit may be; the setting is named."""
-    kind = f"{choice.kind} of {choice.num_fast_weights:,} with {choice.experts} experts"
     if size > limit:
+        kind = f"{choice.kind} of {choice.num_fast_weights:,} with {choice.experts} experts"
         raise TooLarge(f"bytes of a session's state, {kind} (RLSTM_LIMITS__STATE_BYTES)", size, limit)
 
 

@@ -13,6 +13,7 @@ import hmac
 import itertools
 import re
 import secrets
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from pydantic_core import to_json
 
 from rlstm_server.engine import requests
 from rlstm_server.engine.buffer import Buffer
-from rlstm_server.engine.generate import Continuation, Released, StopStrings, charged
+from rlstm_server.engine.generate import Generation, Released, StopStrings, charged
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.reading import Reading, read_passage, read_piece
@@ -49,10 +50,7 @@ from rlstm_server.schemas.generation import (
     SessionGenerate,
     TokenEvent,
 )
-from rlstm_server.schemas.text import (
-    EngineIdentity,
-    Passage,
-)
+from rlstm_server.schemas.text import EngineIdentity
 from rlstm_server.settings import Limits
 from rlstm_server.store.base import MAX_SUMMARY_BYTES, Replayed, SessionKey, new_operation_id
 
@@ -61,6 +59,9 @@ CHUNK: Final = 16
 
 MAX_TOKENS: Final = 2 * CHUNK
 MAX_STORED_BYTES: Final = MAX_SUMMARY_BYTES - 256
+
+ALIVE_SECONDS: Final = 0.05
+"""How long a reader is shown text before its session is looked for again: one that is gone is not read on."""
 
 COMMITTED_TOKENS: Final = 8_192
 """Of one text. Its chunks take half of the operation ids that a session remembers, at most: were more than
@@ -142,11 +143,11 @@ class Progress:
         self.committed += len(chunk.tokens)
         self.seen.update(token.id for token in chunk.tokens)
 
-    def continue_from(self, state: SessionState) -> Continuation:
+    def continue_from(self, state: SessionState) -> Generation:
         """The text, going on from a session's state after what is committed of it already."""
         reader = state.evaluator.reader(state.adapted)
         after = state.place.unfinished or ((reader.cursor.last,) if state.adapted.position else ())
-        return Continuation(
+        return Generation(
             reader=reader,
             cursor=reader.cursor,
             settings=self.settings,
@@ -178,8 +179,7 @@ async def _generate_chunk(progress: Progress, copy: SessionCopy) -> Staged[Chunk
         released += await text.decode()
     tokens = _fitting(released)
     if tokens:
-        passage = Passage(tokens=tuple(token.id for token in tokens))
-        piece = read_passage(state.served.vocab, passage, "", place=state.place)
+        piece = read_passage(state.served.vocab, [token.id for token in tokens], "", place=state.place)
         readings.append(await read_piece(state, piece, learn=progress.learn and learns, own=True))
         state = readings[-1].state
     state = state.measured()
@@ -196,7 +196,7 @@ async def _read_pending(state: SessionState, *, learn: bool) -> list[Reading]:
     """Read the word in progress, which generation ends, where there is one."""
     if not state.place.pending:
         return []
-    piece = read_passage(state.served.vocab, Passage(text=""), "", place=state.place, final=True)
+    piece = read_passage(state.served.vocab, "", "", place=state.place, final=True)
     return [await read_piece(state, piece, learn=learn)]
 
 
@@ -372,43 +372,39 @@ class SessionStreams:
             raise InvalidField(
                 "last-event-id", "last-event-id: needs commit: only committed text can be gone on with"
             )
-        key = requests.session_key(request.call.tenant, request.call.session)
+        key = requests.session_key(request.call)
         copy = await self.sessions.read(key, request.min_version)
         progress = Progress(settings=request.settings, seed=_seed(request))
         job = partial(_show, progress, copy, self.sessions.metrics)
         stream = self.sessions.worker.stream(job, request.call, copy.state.adapted.expert_config.rows)
         with self.sessions.distrusting(key):
             async with aclosing(stream) as events:
-                shown = 0
+                looked = time.monotonic()
                 async for event in events:
+                    looked = await self._look(key, looked)
                     if isinstance(event, EndEvent):
                         event = replace(event, identity=copy.state.served.identity)
-                    elif shown and shown % CHUNK == 0:
-                        await self._check_alive(key)
-                    shown += 1
                     yield event
 
     async def _commit(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
         """Continue the session's text and commit it: every token is stored before it is an event."""
         requests.check_generation(request.settings, self.limits)
         requests.within("max_tokens of committed text", request.settings.max_tokens, COMMITTED_TOKENS)
-        key = requests.session_key(request.call.tenant, request.call.session)
+        key = requests.session_key(request.call)
         after, buffer = _after(request), Buffer[GenerationEvent](self.limits)
         text = _Text(self.sessions, key, request, after, buffer)
-        place = (key, text.operation_id, text.digest(0))
-        if after is not None and (older := self._under_way.get(place)) is not None:
+        text_id = (key, text.operation_id, text.digest(0))
+        if after is not None and (older := self._under_way.get(text_id)) is not None:
             # It is generated for a reader whose connection is lost, unnoticed.
             older.abandon(partial(InFlight, "the text goes on in a newer request"))
             await asyncio.wait({older.task})
-        task = self._under_way[place] = self.sessions.enqueue(request.call, text.digest(0), text.generate)
+        task = self._under_way[text_id] = self.sessions.enqueue(request.call, text.digest(0), text.generate)
         task.task.add_done_callback(lambda _: buffer.end())
-        task.task.add_done_callback(lambda _: self._under_way.pop(place, None))
+        task.task.add_done_callback(lambda _: self._under_way.pop(text_id, None))
         try:
-            shown = 0
+            looked = time.monotonic()
             while (event := await buffer.take()) is not None:
-                if shown % CHUNK == 0 and len(buffer) >= CHUNK:
-                    await self._check_alive(key)  # what waits was committed long ago
-                shown += 1
+                looked = await self._look(key, looked)
                 yield event
             await task.wait()
         except ServerError as error:
@@ -417,9 +413,12 @@ class SessionStreams:
         finally:
             task.abandon()
 
-    async def _check_alive(self, key: SessionKey) -> None:
-        """Raise Gone where the session was deleted or has expired: nobody reads on from it."""
+    async def _look(self, key: SessionKey, looked: float) -> float:
+        """When the session was last seen: just now, or not long ago. Raises Gone."""
+        if time.monotonic() - looked < ALIVE_SECONDS:
+            return looked
         await self.sessions.store.load_head(key, with_state=False)
+        return time.monotonic()
 
 
 def _after(request: SessionGenerate) -> EventId | None:

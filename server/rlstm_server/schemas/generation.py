@@ -130,7 +130,7 @@ class GenerateRequest(Sampling):
     @property
     def passage(self) -> Passage:
         """The prompt, as text or as ids."""
-        return Passage(tokens=self.tokens) if self.tokens else Passage(text=self.prompt)
+        return self.tokens or self.prompt
 
 
 class SessionGenerate(Sampling):

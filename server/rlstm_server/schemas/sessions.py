@@ -278,9 +278,7 @@ class CreateSession(Request):
     @property
     def first(self) -> Passage | None:
         """The text that is appended at once."""
-        if self.text is None and self.tokens is None:
-            return None
-        return Passage(text=self.text, tokens=self.tokens)
+        return self.tokens if self.text is None else self.text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Final, Literal, NotRequired, TypeVar
+from typing import Annotated, Final, Literal, NotRequired, TypeAlias, TypeVar
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 from typing_extensions import TypedDict
@@ -51,16 +51,8 @@ MAX_RATE_SCALE: Final = 10
 # ---- texts ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Passage:
-    """Text or token ids, exactly one of the two."""
-
-    text: str | None = None
-    tokens: Sequence[int] | None = None
-
-    def __post_init__(self) -> None:
-        if (self.text is None) == (self.tokens is None):
-            raise ValueError("a passage has either text or tokens")
+Passage: TypeAlias = str | Sequence[int]
+"""Text, or token ids."""
 
 
 class Given(Strict):
@@ -74,6 +66,11 @@ class Given(Strict):
         if (self.text is None) == (self.tokens is None):
             raise ValueError("give either text or tokens")
         return self
+
+    @property
+    def passage(self) -> Passage:
+        """The one of the two that was given."""
+        return self.tokens or () if self.text is None else self.text
 
 
 class Named(Given):
@@ -367,11 +364,9 @@ class ScoreItem(Named):
         return self
 
     @property
-    def before(self) -> Passage | None:
-        """What is read before the text."""
-        if self.context:
-            return Passage(text=self.context)
-        return Passage(tokens=self.context_tokens) if self.context_tokens else None
+    def before(self) -> Passage:
+        """What is read before the text; empty for nothing."""
+        return self.context or self.context_tokens
 
     @property
     def most_tokens(self) -> int:

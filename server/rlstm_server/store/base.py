@@ -14,7 +14,7 @@ applied twice.
     all is well                  Committed
 
 The answer to an operation has two parts: a summary, kept as long as the operation's id is known, and details
-(columns of scores), of which a session keeps the newest always and older ones within `Limits.details_bytes`.
+(columns of scores), of which a session keeps the newest always, older ones within `Retention.details_bytes`.
 
 Every call may also raise errors.StoreUnavailable (nothing changed); calls that change something may raise
 errors.OutcomeUnknown (the change may have happened: the same call again finds out), and calls that need room
@@ -39,7 +39,7 @@ _CURSOR: Final = re.compile(r"([0-9]{1,15})\.([a-z0-9]{1,64})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class Retention:
     """How much of the past a store keeps. All replicas on one store use the same; only tests change them.
 
     operations          operation ids remembered per session, and creations per tenant
@@ -273,7 +273,7 @@ class Page:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Usage:
+class StoreUsage:
     """Bytes in use, the limit (0: none), and keys the store dropped by itself (must stay 0)."""
 
     used_bytes: int
@@ -385,7 +385,7 @@ class SessionStore(Protocol):
         """End all expired sessions, `limit` at a time, and return how many that were."""
         ...
 
-    async def usage(self) -> Usage:
+    async def usage(self) -> StoreUsage:
         """Say how full the store is."""
         ...
 

@@ -23,13 +23,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from importlib.metadata import PackageNotFoundError, files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final, NamedTuple
-
-from redis.exceptions import RedisError
 
 from rlstm_server.errors import ServerError, StartupError
 from rlstm_server.logs import LOGGER
@@ -193,16 +191,12 @@ class EmbeddedValkey:
             shutil.rmtree(folder, ignore_errors=True)
 
     async def _shut_down(self, record: _Record) -> None:
-        link = RedisLink(f"unix://{record.socket}", connections=1)
-        try:
-            [reply] = (await link.call_all("CONFIG", "GET", "dir")).values()
-            if Path(reply[1].decode()) == self._valkey_dir:
-                await link.call_all("SHUTDOWN")
-        except ServerError:
-            # it ends without a reply, or is ending already; the lock tells when it is gone
-            return
-        finally:
-            await link.close()
+        # it ends without a reply, or is ending already; the lock tells when it is gone
+        with suppress(ServerError):
+            async with aclosing(RedisLink(f"unix://{record.socket}", connections=1)) as link:
+                [reply] = (await link.call_all("CONFIG", "GET", "dir")).values()
+                if Path(reply[1].decode()) == self._valkey_dir:
+                    await link.call_all("SHUTDOWN")
 
     async def _wait_for_store_lock(self) -> None:
         deadline = asyncio.get_running_loop().time() + self._start_timeout_s
@@ -300,15 +294,11 @@ class EmbeddedValkey:
 
     async def _answer(self) -> str:
         """What it says to a PING, or why it says nothing."""
-        link = RedisLink(self.url, connections=1)
-        try:
-            await link.call_all("PING")
-        except ServerError as error:
-            return error.detail
-        except RedisError:
-            return "no answer"
-        finally:
-            await link.close()
+        async with aclosing(RedisLink(self.url, connections=1)) as link:
+            try:
+                await link.call_all("PING")
+            except ServerError as error:
+                return error.detail
         return "PONG"
 
     def _log_tail(self) -> str:

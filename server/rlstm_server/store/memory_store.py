@@ -30,17 +30,17 @@ from rlstm_server.store.base import (
     CreationOutcome,
     CreationReplayed,
     Head,
-    Limits,
     Listed,
     Mismatch,
     Moved,
     NamedSnapshot,
     Page,
     Replayed,
+    Retention,
     Revision,
     SessionKey,
     Stale,
-    Usage,
+    StoreUsage,
     read_cursor,
     write_cursor,
 )
@@ -90,7 +90,7 @@ class Tombstone:
 class History:
     """One session. What is asked of it must be alive: it knows no end."""
 
-    def __init__(self, creation: Creation, limits: Limits, now_ms: int) -> None:
+    def __init__(self, creation: Creation, limits: Retention, now_ms: int) -> None:
         self._limits = limits
         self.head = Head(
             revision=creation.revision,
@@ -190,11 +190,11 @@ class MemoryStore:
     def __init__(
         self,
         *,
-        limits: Limits | None = None,
+        limits: Retention | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
         max_bytes: int = 0,
     ) -> None:
-        self._limits = limits or Limits()
+        self._limits = limits or Retention()
         self._clock_ms = clock_ms
         self._max_bytes = max_bytes
         self._sessions: dict[SessionKey, History] = {}
@@ -376,9 +376,9 @@ class MemoryStore:
                 del self._creations[tenant]
         return len(due)
 
-    async def usage(self) -> Usage:
+    async def usage(self) -> StoreUsage:
         """Say how full it is."""
-        return Usage(used_bytes=self._used_bytes, max_bytes=self._max_bytes, evicted_keys=0)
+        return StoreUsage(used_bytes=self._used_bytes, max_bytes=self._max_bytes, evicted_keys=0)
 
     async def close(self) -> None:
         """Keep everything: the store may be used again."""

@@ -32,7 +32,7 @@ from rlstm_server.store.redis_server import (
     Replication,
 )
 
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 
 TRIES: Final = 2
 HOPS: Final = 5
@@ -156,13 +156,13 @@ class RedisLink:
         """Return every primary's reply by its name; an error of one is an error."""
         return await self._tried(partial(self._at_all, command), changes=False)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Close all connections."""
         await self.servers.close()
 
     async def _tried(
-        self, attempt: Callable[[], Awaitable[Answer]], *, changes: bool, again: bool = True
-    ) -> Answer:
+        self, attempt: Callable[[], Awaitable[AnswerT]], *, changes: bool, again: bool = True
+    ) -> AnswerT:
         indeterminate = False
         for left in reversed(range(TRIES)):
             try:

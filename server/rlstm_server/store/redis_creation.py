@@ -16,8 +16,8 @@ from rlstm_server.store.base import (
     CreationOutcome,
     CreationReplayed,
     Head,
-    Limits,
     Mismatch,
+    Retention,
     SessionKey,
 )
 from rlstm_server.store.redis_client import RedisLink
@@ -28,7 +28,7 @@ _TRIES: Final = 3
 class RedisCreations:
     """Creations, and the hints of a tenant that lead to its sessions."""
 
-    def __init__(self, link: RedisLink, limits: Limits) -> None:
+    def __init__(self, link: RedisLink, limits: Retention) -> None:
         self._link = link
         self._limits = limits
 

@@ -30,17 +30,17 @@ from rlstm_server.store.base import (
     CreationOutcome,
     CreationReplayed,
     Head,
-    Limits,
     Listed,
     Mismatch,
     Moved,
     NamedSnapshot,
     Page,
     Replayed,
+    Retention,
     Revision,
     SessionKey,
     Stale,
-    Usage,
+    StoreUsage,
     read_cursor,
     write_cursor,
 )
@@ -72,7 +72,7 @@ class RedisStore:
         self,
         url: str,
         *,
-        limits: Limits | None = None,
+        limits: Retention | None = None,
         timeout_s: float = 1.5,
         connections: int = 8,
         durability: Durability = "fsync",
@@ -82,7 +82,7 @@ class RedisStore:
         replica_s: float = 1.0,
     ) -> None:
         self._link = RedisLink(url, timeout_s=timeout_s, connections=connections)
-        self._limits = limits or Limits()
+        self._limits = limits or Retention()
         self._creations = RedisCreations(self._link, self._limits)
         self._wanted = durability
         self._allow_weaker = allow_weaker
@@ -267,14 +267,14 @@ class RedisStore:
         """Visit the sessions that are due by the index; one that lives on is indexed anew."""
         return sum([await self._sweep(tenant, limit) for tenant in await self._tenants()])
 
-    async def usage(self) -> Usage:
+    async def usage(self) -> StoreUsage:
         """Read the memory figures of the fullest server."""
         servers = (await self._link.call_all("INFO")).values()
         return max(map(_usage, servers), key=lambda usage: usage.used_bytes / (usage.max_bytes or math.inf))
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._link.close()
+        await self._link.aclose()
 
     async def _tenants(self) -> Sequence[str]:
         reply = await self._link.call("SMEMBERS", _TENANTS, changes=False)
@@ -334,10 +334,10 @@ class RedisStore:
             await self._link.tenant("reindex", key.tenant, key.session_id, expires_at_ms, changes=False)
 
 
-def _usage(info: bytes) -> Usage:
+def _usage(info: bytes) -> StoreUsage:
     lines = info.decode().splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    return Usage(
+    return StoreUsage(
         used_bytes=int(fields["used_memory"]),
         max_bytes=int(fields["maxmemory"]),
         evicted_keys=int(fields["evicted_keys"]),

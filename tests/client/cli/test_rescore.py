@@ -1,6 +1,7 @@
 """`rlstm rescore`: lists are ranked by a session that learns from the winners."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -130,11 +131,8 @@ def test_word_errors_and_weights(rescore: Run, tmp_path: Path) -> None:
     refs = files(tmp_path, {"refs": "utt-a RECOGNISE SPEECH\nutt-b THE END\nutt-c THEE END\n"}) / "refs"
 
     def wrong(said: str) -> dict[str, int]:
-        rows = [
-            line.replace("│", " ").split("  ") for line in said.splitlines() if "%" in line and "│" in line
-        ]
-        cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
-        return {row[0]: int(row[1]) for row in cells}
+        rows = [re.split("  +", line) for line in said.splitlines() if line.endswith(" %")]
+        return {row[0]: int(row[1]) for row in rows}
 
     code, rows, said = rescore(lists, "--refs", refs)
     assert (code, len(rows)) == (0, 3)
@@ -159,6 +157,7 @@ def test_word_errors_and_weights(rescore: Run, tmp_path: Path) -> None:
         (["--state", "x"], "--state goes with --local"),
         (["--local", "--name", "x"], "--name goes with a server"),
         (["--local", "--state", "no/where"], "no/where: No such file or directory"),
+        (["--local", "--state", "refs"], "refs: the file is no session"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_is_scored(

@@ -1,5 +1,6 @@
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -9,6 +10,7 @@ from rlstm_server.api.tracing import Trace
 from rlstm_server.errors import Draining, Gone, InFlight, OutcomeUnknown, SlowConsumer, StoreUnavailable
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.generation import EndEvent, TokenEvent
+from rlstm_server.settings import Limits
 
 END = EndEvent(choice=0, finish_reason="length", prompt_tokens=1, completion_tokens=2, seed=0)
 
@@ -43,10 +45,9 @@ class Source:
 
 
 async def stream(source, trace, metrics=None, ping=5.0):
-    script = NamedEvents(describe)
-    return await open_stream(
-        source.events(), script, trace=trace, metrics=metrics or Metrics(), ping_seconds=ping
-    )
+    limits = Limits(ping_seconds=ping)
+    context = SimpleNamespace(trace=trace, metrics=metrics or Metrics(), limits=limits)
+    return await open_stream(source.events(), NamedEvents(describe), context)
 
 
 async def frames(source, trace=None, **options):

@@ -13,7 +13,7 @@ from rlstm_server.schemas.generation import (
     PromptEvent,
     TokenEvent,
 )
-from rlstm_server.schemas.text import AdaptationRequest, Passage, ScoreRequest
+from rlstm_server.schemas.text import AdaptationRequest, ScoreRequest
 
 # ---- stop strings, against a slow reference ---------------------------------------------------------------
 
@@ -155,7 +155,7 @@ async def test_logprobs_are_those_of_scoring(engine, tools):
 
 def request(tools, *texts, max_tokens=4, choices=1, **options):
     settings = GenerationSettings(max_tokens=max_tokens, seed=1, choices=choices)
-    prompts = tuple(Passage(text=text) for text in texts)
+    prompts = tuple(texts)
     return CompletionRequest(call=tools.call(tools.caller()), prompts=prompts, settings=settings, **options)
 
 

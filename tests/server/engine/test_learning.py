@@ -12,7 +12,7 @@ from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.reading import Reading, read_passage, read_piece
 from rlstm_server.engine.state import SessionState
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas.text import AdaptationChoice, Columns, Passage, Totals
+from rlstm_server.schemas.text import AdaptationChoice, Columns, Totals
 
 
 def totals(logprob, static):
@@ -50,7 +50,7 @@ def test_whatever_becomes_of_steps_each_is_counted_once(tools, rate, experts):
     """At sane and absurd rates, steps taken and skipped are those of all rows; no count is negative."""
     served, metrics = tools.serve(ByteVocab(), rate=rate), Metrics()
     state = tools.before_text(served, experts=experts)
-    piece = read_passage(ByteVocab(), Passage(text="abcdefgh" * 10), "")
+    piece = read_passage(ByteVocab(), "abcdefgh" * 10, "")
     tools.finish(read_piece(state, piece, learn=True)).count(metrics)
     outcomes = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen")
     counted = [tools.value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
@@ -74,7 +74,7 @@ def test_the_static_loss_is_counted_where_there_is_one(tools, static, nats, toke
 def test_what_was_generated_is_learned_from_and_not_summed(tools):
     """Text that is read before a generated chunk keeps its loss; the chunk adds only what it learned."""
     served, metrics = tools.serve(ByteVocab()), Metrics()
-    pieces = [read_passage(served.vocab, Passage(text=text), "") for text in ("abcde", "fghij")]
+    pieces = [read_passage(served.vocab, text, "") for text in ("abcde", "fghij")]
     first = tools.finish(read_piece(tools.before_text(served), pieces[0], learn=True))
     own = tools.finish(read_piece(first.state, pieces[1], learn=True, own=True))
     for reading in (first, own):
@@ -91,7 +91,7 @@ def test_a_long_append_holds_few_fast_weights_at_a_time(tools, tiny_checkpoint):
     served = ServedModel.of(load(tiny_checkpoint))
     choice = AdaptationChoice.of(served.rules[0], ExpertConfig(), 1.0)
     state = SessionState.before_text(served, choice)
-    piece = read_passage(ByteVocab(), Passage(text="the quick brown fox " * 20), "")
+    piece = read_passage(ByteVocab(), "the quick brown fox " * 20, "")
     tools.finish(read_piece(state, piece, learn=True))  # the model is packed
     tracemalloc.start()
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from rlstm_server.errors import Conflict, Draining, InFlight, OutcomeUnknown, Overloaded, StoreUnavailable
 from rlstm_server.metrics import Metrics
-from rlstm_server.store.base import Limits, Stale
+from rlstm_server.store.base import Retention, Stale
 from rlstm_server.store.memory_store import MemoryStore
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
@@ -104,7 +104,7 @@ async def test_a_repeat_gets_the_first_answer_whole(store, tools):
 
 async def test_past_the_bound_a_repeat_says_that_its_scores_are_no_longer_stored(tools):
     """The newest is whole however long it is; older ones have totals, and say what is missing."""
-    async with tools.engine_on(MemoryStore(limits=Limits(details_bytes=1))) as engine:
+    async with tools.engine_on(MemoryStore(limits=Retention(details_bytes=1))) as engine:
         talk = await tools.Talk.begin(engine)
         first = await talk.append("hello", key="k1")
         newest = await talk.append(TEXT, key="k2")

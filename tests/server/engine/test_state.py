@@ -16,7 +16,6 @@ from rlstm_server.engine.reading import Place, read_passage, read_piece
 from rlstm_server.engine.requests import MAX_METADATA_BYTES, MAX_PENDING, check_metadata
 from rlstm_server.engine.state import OVERHEAD_BYTES, SessionCopy, SessionFacts, States
 from rlstm_server.errors import ImportRejected, ModelMismatch, StateCorrupt, TooLarge
-from rlstm_server.schemas.text import Passage
 from rlstm_server.store.base import Revision, SessionKey
 
 KEY = SessionKey("acme", "a1")
@@ -24,7 +23,7 @@ LIMIT = 1 << 21
 
 
 def read(tools, served, state, text):
-    piece = read_passage(served.vocab, Passage(text=text), "", place=state.place)
+    piece = read_passage(served.vocab, text, "", place=state.place)
     return tools.finish(read_piece(state, piece, learn=True))
 
 

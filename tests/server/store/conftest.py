@@ -17,7 +17,7 @@ from redis import Redis
 from rlstm_server.store.base import (
     Commit,
     Creation,
-    Limits,
+    Retention,
     Revision,
     SessionKey,
     SessionStore,
@@ -54,7 +54,7 @@ class Kit:
     """One kind of store. `wait` lets its clock pass the given milliseconds."""
 
     kind: str
-    make: Callable[[Limits], SessionStore]
+    make: Callable[[Retention], SessionStore]
     wait: Callable[[int], None]
 
 
@@ -68,7 +68,7 @@ def memory_kit() -> Kit:
 
 
 def redis_kit(kind: str, url: str) -> Kit:
-    def make(limits: Limits) -> SessionStore:
+    def make(limits: Retention) -> SessionStore:
         # stalls of a loaded test machine are not what these tests are about
         return RedisStore(url, limits=limits, timeout_s=20)
 
@@ -134,7 +134,7 @@ def kit(request: pytest.FixtureRequest) -> Kit:
 @pytest.fixture
 async def store(kit: Kit) -> AsyncIterator[SessionStore]:
     """A store with the limits that servers use."""
-    made = kit.make(Limits())
+    made = kit.make(Retention())
     await made.check()
     yield made
     await made.close()

@@ -14,10 +14,10 @@ from rlstm_server.store.base import (
     Committed,
     Created,
     CreationReplayed,
-    Limits,
     Moved,
     NamedSnapshot,
     Replayed,
+    Retention,
     Revision,
     SessionKey,
     Stale,
@@ -145,7 +145,7 @@ async def test_many_creations_at_once_make_one_session(store, build):
 
 async def test_old_creations_are_forgotten(kit, build):
     """A creation is not known by its operation id after its time."""
-    store = kit.make(Limits(operation_age_ms=50))
+    store = kit.make(Retention(operation_age_ms=50))
     await store.create(build.creation(operation_id="key"))
     kit.wait(60)
 
@@ -215,7 +215,7 @@ async def test_if_match_refuses_another_version(store, build):
 
 async def test_old_operations_are_forgotten_but_not_their_successors(kit, build):
     """After its time an id may be used anew, and is then known for as long as any other."""
-    store = kit.make(Limits(operations=4, operation_age_ms=800))
+    store = kit.make(Retention(operations=4, operation_age_ms=800))
     key, at = await build.session(store)
     at = (await store.commit(build.commit(key, at, operation_id="key"))).revision
     kit.wait(810)
@@ -279,7 +279,7 @@ async def test_only_the_present_can_be_named(store, build):
 
 async def test_named_snapshots_are_listed_by_version_and_limited(kit, build):
     """Oldest first; over the limit none is named, and both numbers are told."""
-    store = kit.make(Limits(named_snapshots=2))
+    store = kit.make(Retention(named_snapshots=2))
     key, start = await build.session(store)
     zero = await store.name_snapshot(key, "zero|0", start, b'{"a":"|"}')
     at = (await store.commit(build.commit(key, start))).revision
@@ -325,7 +325,7 @@ async def test_what_has_ended_says_so_and_leaves_nothing(kit, store, build, reas
 
 async def test_a_tombstone_has_its_time(kit, build):
     """A deleted session is unknown after a while."""
-    store = kit.make(Limits(tombstone_ms=50))
+    store = kit.make(Retention(tombstone_ms=50))
     key, _ = await build.session(store)
     await store.delete(key)
     kit.wait(60)

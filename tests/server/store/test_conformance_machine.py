@@ -16,12 +16,12 @@ from hypothesis.stateful import (
 )
 
 from rlstm_server.errors import ServerError
-from rlstm_server.store.base import Committed, Created, Limits, Revision, SessionKey
+from rlstm_server.store.base import Committed, Created, Retention, Revision, SessionKey
 from rlstm_server.store.memory_store import MemoryStore
 
 from .conftest import redis_kit
 
-LIMITS = Limits(operations=3, details_bytes=8, named_snapshots=2)
+LIMITS = Retention(operations=3, details_bytes=8, named_snapshots=2)
 IDS = st.sampled_from(["a", "b", "c", "d", "e"])
 NAMES = st.sampled_from([None, "x", "y"])
 BODIES = st.sampled_from([b"1" * 32, b"2" * 32])

@@ -4,9 +4,9 @@ import re
 from importlib.resources import files
 
 import pytest
+from click.testing import CliRunner
 from redis import Redis
 from redis.exceptions import NoPermissionError
-from typer.testing import CliRunner
 
 from rlstm_client.cli.commands import build
 from rlstm_server.errors import StartupError
@@ -79,7 +79,7 @@ async def test_the_check_passes_as_the_servers_user(installed):
 
     assert store.durability == "fsync"
     assert await find_concerns(link) == []
-    await link.close()
+    await link.aclose()
     await store.close()
 
 

@@ -15,7 +15,7 @@ from rlstm_server.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from rlstm_server.store.base import Committed, Created, CreationReplayed, Limits, Replayed
+from rlstm_server.store.base import Committed, Created, CreationReplayed, Replayed, Retention
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.redis_client import session_key, tenant_key
 from rlstm_server.store.redis_store import RedisStore
@@ -123,7 +123,7 @@ async def test_a_creation_survives_a_lost_reply_at_any_step(through, proxy, admi
 @pytest.mark.parametrize("cut_short_after", ["create", "claim"])
 async def test_a_creation_cut_short_leaves_name_and_id_free(store, embedded_url, build, cut_short_after):
     """A replica that dies between the steps of a creation blocks neither its name nor its operation id."""
-    dead = RedisStore(embedded_url, limits=Limits(provisional_ms=50))
+    dead = RedisStore(embedded_url, limits=Retention(provisional_ms=50))
     dying = build.creation(operation_id="key", name="diary")
     head = await dead._creations.place(dying)
     if cut_short_after == "claim":
@@ -226,8 +226,8 @@ async def test_new_sessions_leave_room_for_live_ones(embedded_url, build):
     """Above a share of the memory no session is created, while live ones go on."""
     store = RedisStore(embedded_url)
     key, start = await build.session(store)
-    strict = RedisStore(embedded_url, limits=Limits(create_below=1e-9))
-    stricter = RedisStore(embedded_url, limits=Limits(import_below=1e-9))
+    strict = RedisStore(embedded_url, limits=Retention(create_below=1e-9))
+    stricter = RedisStore(embedded_url, limits=Retention(import_below=1e-9))
 
     with pytest.raises(StoreFull):
         await strict.create(build.creation())

@@ -41,7 +41,7 @@ async def store(url):
 async def link(url):
     made = RedisLink(url)
     yield made
-    await made.close()
+    await made.aclose()
 
 
 def owner(nodes, key):

@@ -162,7 +162,7 @@ async def test_a_primary_that_was_demoted_is_left(binary, tmp_path):
         assert reply.content == b"OK"
         with replica.admin() as new:
             assert new.get("rlstm:{a}:b") == b"2"
-        await link.close()
+        await link.aclose()
 
 
 async def test_a_name_that_no_sentinel_knows(binary, tmp_path):

@@ -18,7 +18,7 @@ async def link(embedded_url):
     """A link to the shared server."""
     made = RedisLink(embedded_url)
     yield made
-    await made.close()
+    await made.aclose()
 
 
 SET = ("SET", "test:key", "secret value")
@@ -57,7 +57,7 @@ async def test_what_a_server_refuses_was_not_applied(embedded_url, user, setting
                 admin.replicaof(*value.split()) if name == "replicaof" else admin.config_set(name, value)
 
     assert "secret" not in str(refused.value)
-    await link.close()
+    await link.aclose()
 
 
 async def test_a_server_that_never_answers_the_handshake_is_unavailable(tmp_path):
@@ -70,7 +70,7 @@ async def test_a_server_that_never_answers_the_handshake_is_unavailable(tmp_path
         with pytest.raises(StoreUnavailable):
             await asyncio.wait_for(link.call("SET", "test:key", 1, changes=True), 5)
 
-        await link.close()
+        await link.aclose()
 
 
 async def blocked(url):
@@ -91,7 +91,7 @@ async def test_a_wait_for_a_connection_has_an_end(embedded_url):
 
     assert (await holding).content is None
     assert (await link.call("EXISTS", "test:queued", changes=False)).content == 0
-    await link.close()
+    await link.aclose()
 
 
 async def test_a_large_command_lengthens_the_wait(embedded_url):
@@ -104,7 +104,7 @@ async def test_a_large_command_lengthens_the_wait(embedded_url):
 
     assert reply.content == b"OK"
     await holding
-    await link.close()
+    await link.aclose()
 
 
 async def test_a_connection_that_the_server_closed_is_not_used(link, embedded_url):
@@ -138,7 +138,7 @@ def test_a_connection_that_was_reset_while_idle_is_not_used(loop):
             taken[0].transport.abort()
             await asyncio.sleep(0.05)
             reply = await link.call("SET", "test:key", 2, changes=True)
-            await link.close()
+            await link.aclose()
             await taken[1].wait_closed()
             return reply.content
 
@@ -187,4 +187,4 @@ async def test_cancelled_at_any_moment(embedded_url, build):
     print(f"{cancelled:,} cancels: {wrong} wrong replies, {leaked} leaked connections")
     assert (wrong, leaked) == (0, 0)
     assert cancelled >= CANCELS
-    await link.close()
+    await link.aclose()

@@ -113,7 +113,7 @@ class Account:
         request, ids, scores = change.attempt.intent.request, (), []
         match change.attempt.intent.kind:
             case "create":
-                ids = VOCAB.encode(request.first.text).ids
+                ids = VOCAB.encode(request.first).ids
                 fold, scores = fold.after(ids, learn=learning)
             case "append" | "misuse":
                 assert isinstance(request, AppendRequest)

@@ -6,7 +6,7 @@ from typing import Final
 
 from rlstm_server import settings
 from rlstm_server.settings import Durability
-from rlstm_server.store.base import Limits
+from rlstm_server.store.base import Retention
 
 Aim = tuple[str, str, int, int]
 """A crash or pause so many steps after the n-th call of this kind has reached this phase."""
@@ -53,7 +53,7 @@ class Profile:
     ttl_s: float | None
     durability: Durability
     cache_bytes: int
-    limits: Limits
+    limits: Retention
     engine_limits: settings.Limits
 
     @classmethod
@@ -84,7 +84,7 @@ class Profile:
             ttl_s=draw.choice((None, None, None, None, 4.0)),
             durability="fsync" if backwards else draw.choice(("fsync", "fsync", "replica")),
             cache_bytes=draw.choice((1 << 20, 1 << 20, 1 << 20, 300)),
-            limits=Limits(details_bytes=draw.choice((1, 200, 1 << 18))),
+            limits=Retention(details_bytes=draw.choice((1, 200, 1 << 18))),
             engine_limits=settings.Limits(queued_operations_per_session=draw.choice((64, 64, 2))),
         )
 

@@ -14,8 +14,8 @@ from rlstm_server.store.base import (
     Created,
     Creation,
     Durability,
-    Limits,
     NamedSnapshot,
+    Retention,
     Revision,
     SessionKey,
 )
@@ -53,7 +53,7 @@ class Storage:
     """See the module. There is a second server, which has everything unless it was held back."""
 
     loop: SimulatedLoop
-    limits: Limits
+    limits: Retention
     durability: Durability
     store: MemoryStore = field(init=False)
     applied: list[Applied] = field(default_factory=list)

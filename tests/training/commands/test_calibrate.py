@@ -73,7 +73,7 @@ def test_other_kinds_and_sizes_are_found_when_asked_for(calibrate, trained):
         (["--kind", "dense"], "--kind", "'dense'"),
         (["--fast-weights", 10**8], "--fast-weights", "fast weights at most"),
         (["--rank", 1, "--fast-weights", 10**5], "--fast-weights", "a subspace of"),
-        (["--experts", 3], "--experts", "1, 2, 4"),
+        (["--experts", 3], "--experts", "'1', '2', '4'"),
         (["--first"], "--first", "--add"),
     ],
 )

@@ -3,39 +3,18 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, get_args
+from typing import get_args
 
-import typer
+import click
 
 from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.config import Kind
 from rlstm_model.checkpoint import Checkpoint, load
 from rlstm_model.local import LocalModel
 from rlstm_model.vocab import VocabKind
-from rlstm_training.commands.choosing import (
-    Choice,
-    choose_rule,
-    grid_of,
-    keep_choices,
-    measurements_of,
-)
-from rlstm_training.commands.console import (
-    AsJson,
-    Decays,
-    Device,
-    Epsilons,
-    Experts,
-    Heads,
-    HeadSegments,
-    Model,
-    OwnCorpus,
-    Rates,
-    RecipeName,
-    Segments,
-    Threads,
-    command,
-    show_json,
-)
+from rlstm_training.commands import console
+from rlstm_training.commands.choosing import Choice, choose_rule, grid_of, keep_choices, measurements_of
+from rlstm_training.commands.console import show_json
 from rlstm_training.commands.given import prepare_device, sources_of
 from rlstm_training.config import Source
 from rlstm_training.corpora import CorpusError
@@ -51,61 +30,67 @@ SERVED_RANK = 128
 AXES, EMBEDDING_AXES = 160, 256
 
 
-_On = Annotated[
-    list[str] | None, typer.Option(help=f"Held-out texts beside the recipe's (default: {', '.join(ON)}).")
-]
-_Length = Annotated[int, typer.Option(min=100, help="Bytes of each held-out text.")]
-_Kind = Annotated[
-    list[str] | None,
-    typer.Option(
-        help=f"A kind of fast weights: {', '.join(get_args(Kind))}. The first is the default. "
-        f"Others than {KINDS[0]}, and with a recipe {KINDS[1]}, are found only when asked for."
-    ),
-]
-_NumFastWeights = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--fast-weights",
-        min=1,
-        help="A size of subspaces, the default first. Others than the usual, the embedding and the "
-        f"softmax within {SERVED_RANK} axes, are found only when asked for.",
-    ),
-]
-_Axes = Annotated[
-    int | None, typer.Option(min=1, help="Leading axes of a side that subspaces may use (all).")
-]
-_Rank = Annotated[int | None, typer.Option(min=1, help=f"Axes a side of a cell's matrix, at most ({AXES}).")]
-_EmbeddingRank = Annotated[
-    int | None, typer.Option(min=1, help=f"Of the embedding and the softmax, at most ({EMBEDDING_AXES}).")
-]
-_Add = Annotated[bool, typer.Option("--add", help="Keep the statistics and other rules that the model has.")]
-_First = Annotated[bool, typer.Option("--first", help="With --add: the last rule added becomes the default.")]
-
-
-@command
+@console.command()
+@console.model()
+@console.recipe_name
+@console.own_corpus
+@click.option("--on", multiple=True, help=f"Held-out texts beside the recipe's (default: {', '.join(ON)}).")
+@click.option("--length", type=click.IntRange(100), default=4_000, help="Bytes of each held-out text.")
+@click.option(
+    "--kind",
+    multiple=True,
+    type=click.Choice(get_args(Kind)),
+    help="A kind of fast weights. The first is the default. "
+    f"Others than {KINDS[0]}, and with a recipe {KINDS[1]}, are found only when asked for.",
+)
+@click.option(
+    "num_fast_weights",
+    "--fast-weights",
+    type=click.IntRange(1),
+    multiple=True,
+    help="A size of subspaces, the default first. Others than the usual, the embedding and the "
+    f"softmax within {SERVED_RANK} axes, are found only when asked for.",
+)
+@console.experts(default=2)
+@click.option("--rank", type=click.IntRange(1), help=f"Axes a side of a cell's matrix, at most ({AXES}).")
+@click.option(
+    "--embedding-rank",
+    type=click.IntRange(1),
+    help=f"Of the embedding and the softmax, at most ({EMBEDDING_AXES}).",
+)
+@console.rates
+@console.decays
+@console.epsilons
+@console.segment_lengths
+@console.heads(default=32)
+@console.head_segments(default=40)
+@click.option("--add", is_flag=True, help="Keep the statistics and other rules that the model has.")
+@click.option("--first", is_flag=True, help="With --add: the last rule added becomes the default.")
+@console.threads()
+@console.device()
+@console.as_json
 def calibrate(
-    model: Model,
-    recipe: RecipeName = None,
-    corpus: OwnCorpus = None,
-    on: _On = None,
-    length: _Length = 4000,
-    kind: _Kind = None,
-    num_fast_weights: _NumFastWeights = None,
-    axes: _Axes = None,
-    experts: Experts = 2,
-    rank: _Rank = None,
-    embedding_rank: _EmbeddingRank = None,
-    rate: Rates = None,
-    decay: Decays = None,
-    epsilon: Epsilons = None,
-    segment: Segments = None,
-    heads: Heads = 32,
-    segments: HeadSegments = 40,
-    add: _Add = False,
-    first: _First = False,
-    threads: Threads = None,
-    device: Device = "cpu",
-    as_json: AsJson = False,
+    model: str,
+    recipe: str | None,
+    corpus: str | None,
+    on: Sequence[str],
+    length: int,
+    kind: Sequence[Kind],
+    num_fast_weights: Sequence[int],
+    experts: int,
+    rank: int | None,
+    embedding_rank: int | None,
+    rate: Sequence[float],
+    decay: Sequence[float],
+    epsilon: Sequence[float],
+    segment: Sequence[int],
+    heads: int,
+    segments: int,
+    add: bool,
+    first: bool,
+    threads: int | None,
+    device: str,
+    as_json: bool,
 ) -> None:
     """Choose how a model learns, on held-out text; writes adaptation.safetensors and the model card.
 
@@ -115,10 +100,10 @@ def calibrate(
     a yardstick, for a single one.
     """
     if first and not add:
-        raise typer.BadParameter("the first form is the default without --add", param_hint="--first")
+        raise click.BadParameter("the first form is the default without --add", param_hint="--first")
     place, checkpoint = prepare_device(device, threads), load(model)
     usual = KINDS if corpus is None else KINDS[:1]
-    known, kinds = LocalModel(checkpoint).calibrated if add else None, kinds_chosen(kind, usual)
+    known, kinds = LocalModel(checkpoint).calibrated if add else None, list(dict.fromkeys(kind or usual))
     _check_sizes({"--rank": rank, "--embedding-rank": embedding_rank}, known)
     statistics = Statistics(
         heads=heads,
@@ -126,9 +111,9 @@ def calibrate(
         rank=rank or AXES,
         embedding_rank=embedding_rank or EMBEDDING_AXES,
     )
-    forms = forms_chosen(checkpoint, kinds, num_fast_weights, axes, statistics, known)
+    forms = forms_chosen(checkpoint, kinds, num_fast_weights, statistics, known)
     sources = sources_of(recipe or checkpoint.name, corpus)
-    others = on if on is not None else () if corpus else ON
+    others = on or (() if corpus else ON)
     passages = passages_held_out(checkpoint, sources, others, length)
     measurements = measurements_of(checkpoint, place, sources, statistics, known)
     given = {"rates": rate, "decays": decay, "epsilons": epsilon, "segments": _segments(segment, known)}
@@ -150,23 +135,13 @@ def _check_sizes(sizes: Mapping[str, int | None], known: CalibrationSet | None) 
     for option, value in sizes.items():
         if known is not None and value is not None:
             message = "--add goes by the statistics that the model has: they were measured before"
-            raise typer.BadParameter(message, param_hint=option)
-
-
-def kinds_chosen(named: Sequence[str] | None, usual: Sequence[Kind]) -> list[Kind]:
-    """The kinds named, each once, or the ``usual`` ones."""
-    known: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
-    for name in named or ():
-        if name not in known:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint="--kind")
-    return [known[name] for name in dict.fromkeys(named or usual)]
+            raise click.BadParameter(message, param_hint=option)
 
 
 def forms_chosen(
     checkpoint: Checkpoint,
     kinds: Sequence[Kind],
-    sizes: Sequence[int] | None,
-    axes: int | None,
+    sizes: Sequence[int],
     statistics: Statistics,
     known: CalibrationSet | None,
 ) -> list[Form]:
@@ -180,17 +155,16 @@ def forms_chosen(
             cores = cores_of(checkpoint.parameters.config, statistics, known.statistics if known else None)
         except ValueError as error:
             message = f"{error}: name other kinds, or calibrate without --add"
-            raise typer.BadParameter(message, param_hint="--kind") from error
-        if sizes is None and axes is None:
+            raise click.BadParameter(message, param_hint="--kind") from error
+        if not sizes:
             served = most_fast_weights(cores, SERVED_RANK, cells=False)
             forms.append(Form("subspace", served, SERVED_RANK))
             continue
-        most = most_fast_weights(cores, axes or 0)
-        wanted = sizes or [most_fast_weights(cores, axes or 0, cells=False)]
-        if max(wanted) > most:
-            message = f"the axes make a subspace of {most:,} fast weights at most, not {max(wanted):,}"
-            raise typer.BadParameter(message, param_hint="--fast-weights")
-        forms += [Form("subspace", size, axes or 0) for size in wanted]
+        most = most_fast_weights(cores)
+        if max(sizes) > most:
+            message = f"the axes make a subspace of {most:,} fast weights at most, not {max(sizes):,}"
+            raise click.BadParameter(message, param_hint="--fast-weights")
+        forms += [Form("subspace", size) for size in sizes]
     return list({(form.kind, form.num_fast_weights): form for form in forms}.values())
 
 
@@ -219,7 +193,7 @@ def _segments(given: Sequence[int] | None, known: CalibrationSet | None) -> Sequ
     length = known.default.segment
     if given and set(given) != {length}:
         message = f"the statistics that the model has are those of segments of {length} tokens"
-        raise typer.BadParameter(message, param_hint="--segment")
+        raise click.BadParameter(message, param_hint="--segment")
     return [length]
 
 

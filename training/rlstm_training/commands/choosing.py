@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+import click
 import torch
-import typer
 from safetensors import SafetensorError
 
 from rlstm_model.adaptation.calibration import (
@@ -56,14 +56,14 @@ class Choice:
         """The table of the search; says so when the best rate is the least or greatest of those tried."""
         config, trials = self.config, self.trials
         mixed = f", {self.experts} experts" if self.experts > 1 else ""
-        typer.echo(f"{config.kind}, {config.num_fast_weights:,} fast weights{mixed}")
+        click.echo(f"{config.kind}, {config.num_fast_weights:,} fast weights{mixed}")
         headers, *rows = trials.table()
         chosen = 1 + trials.tried.index(trials.best)
         rows[chosen] = (*rows[chosen][:-1], f"{rows[chosen][-1]} *")
         show_table(headers, rows)
         rates = {trial.setting.rate for trial in trials.tried}
         if len(rates) > 1 and config.rate in (min(rates), max(rates)):
-            typer.echo("The best rate is at the edge of those tried: try others with --rate.")
+            click.echo("The best rate is at the edge of those tried: try others with --rate.")
 
 
 def keep_choices(
@@ -103,11 +103,11 @@ def rule_named(calibrated: CalibrationSet, name: str) -> AdaptationConfig:
     kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
     kind, _, size = name.partition(":")
     if kind not in kinds or (size and not size.isdecimal()):
-        raise typer.BadParameter(f"{name!r} is no KIND[:SIZE] of {', '.join(kinds)}", param_hint="--rule")
+        raise click.BadParameter(f"{name!r} is no KIND[:SIZE] of {', '.join(kinds)}", param_hint="--rule")
     try:
         return calibrated.find(kinds[kind], int(size) if size else None)
     except NotCalibrated as error:
-        raise typer.BadParameter(str(error), param_hint="--rule") from error
+        raise click.BadParameter(str(error), param_hint="--rule") from error
 
 
 def grid_of(usual: Grid, **given: Sequence[float] | None) -> Grid:

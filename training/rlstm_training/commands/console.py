@@ -5,92 +5,83 @@ that computes no numbers); 2 wrong usage or input; 4 not installed; 130 interrup
 standard error.
 """
 
-import functools
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import Any, NoReturn
 
-import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+import click
+from tabulate import tabulate
+from tqdm import tqdm
 
 from rlstm_model.adaptation.calibration_file import CalibrationError
-from rlstm_model.adaptation.state import ExpertConfig, NonFiniteState
+from rlstm_model.adaptation.state import EXPERT_RATES, NonFiniteState
 from rlstm_model.checkpoint import CheckpointError
 from rlstm_model.native import NativeUnavailable
 from rlstm_training.corpora import CorpusError
 from rlstm_training.imports import ImportRefused
 
-P = ParamSpec("P")
-
 FAILED, WRONG_INPUT, MISSING, INTERRUPTED = 1, 2, 4, 130
+FILE = click.Path(path_type=Path)
+
+model = partial(click.argument, "model", help="A checkpoint folder, or the name of a shipped model.")
+device = partial(click.option, "--device", default="cpu", help="cpu, cuda or cuda:N.")
+threads = partial(
+    click.option, "--threads", type=click.IntRange(1), help="CPU threads (default: torch's own choice)."
+)
+experts = partial(
+    click.option,
+    "--experts",
+    type=click.Choice(EXPERT_RATES),
+    help="How many experts are mixed: 1, 2 or 4.",
+)
+heads = partial(click.option, "--heads", type=click.IntRange(1), help="Read heads of the statistics.")
+head_segments = partial(
+    click.option, "--segments", type=click.IntRange(1), help="Segments that each of them reads."
+)
+own_corpus = click.option(
+    "--corpus",
+    help="Instead of the recipe's: a corpus, a folder with train.txt and valid.txt, or a file.",
+)
+recipe_file = click.option(
+    "file",
+    "--recipe",
+    type=FILE,
+    help="A recipe in JSON, a run's or a search's best, in place of RECIPE.",
+)
+recipe_name = click.option("--recipe", help="It was trained by this (default: the model's name).")
+corpora = click.option("--corpus", multiple=True, help="A corpus by name, or a folder.")
+streams = click.option("--stream", multiple=True, help="A stream, read in one session.")
+rates = click.option("--rate", multiple=True, type=click.FloatRange(0), help="A rate to try.")
+decays = click.option("--decay", multiple=True, type=click.FloatRange(0), help="A decay to try.")
+epsilons = click.option(
+    "--epsilon", multiple=True, type=click.FloatRange(1e-9), help="To try; in multiples of the mean RMS."
+)
+segment_lengths = click.option(
+    "--segment", multiple=True, type=click.IntRange(1), help="Tokens of a segment, to try."
+)
+as_json = click.option("as_json", "--json", is_flag=True, help="Print JSON on standard output.")
 
 
-def _experts(count: int) -> int:
-    try:
-        ExpertConfig(experts=count)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    return count
-
-
-class SplitName(StrEnum):
-    """A split, as the command line names it: typer takes no list of literals."""
-
-    TRAIN = "train"
-    VALID = "valid"
-    TEST = "test"
-
-
-Model = Annotated[str, typer.Argument(help="A checkpoint folder, or the name of a shipped model.")]
-OwnCorpus = Annotated[
-    str | None,
-    typer.Option(help="Instead of the recipe's: a corpus, a folder with train.txt and valid.txt, or a file."),
-]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: torch's own choice).")]
-Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
-RecipeFile = Annotated[
-    Path | None,
-    typer.Option("--recipe", help="A recipe in JSON, a run's or a search's best, in place of RECIPE."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-RecipeName = Annotated[
-    str | None, typer.Option("--recipe", help="It was trained by this (default: the model's name).")
-]
-Rates = Annotated[list[float] | None, typer.Option("--rate", min=0, help="A rate to try.")]
-Decays = Annotated[list[float] | None, typer.Option("--decay", min=0, help="A decay to try.")]
-Epsilons = Annotated[
-    list[float] | None, typer.Option("--epsilon", min=1e-9, help="To try; in multiples of the mean RMS.")
-]
-Segments = Annotated[list[int] | None, typer.Option("--segment", min=1, help="Tokens of a segment, to try.")]
-Experts = Annotated[
-    int, typer.Option("--experts", callback=_experts, help="How many experts are mixed: 1, 2 or 4.")
-]
-Heads = Annotated[int, typer.Option("--heads", min=1, help="Read heads of the statistics.")]
-HeadSegments = Annotated[int, typer.Option("--segments", min=1, help="Segments that each of them reads.")]
-
-
-def command(function: Callable[P, None]) -> Callable[P, None]:
+class Command(click.Command):
     """A command that ends with one line and an exit code at every error that can be foreseen."""
 
-    @functools.wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it."""
         try:
-            function(*args, **kwargs)
+            return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            _leave("interrupted", INTERRUPTED, error)
+            leave("interrupted", INTERRUPTED, error)
         except Exception as error:
             code = _exit_code(error)
             if code is None:
                 raise
-            _leave(str(error), code, error)
+            leave(str(error), code, error)
 
-    return wrapped
+
+command = partial(click.command, cls=Command)
 
 
 def _exit_code(error: Exception) -> int | None:
@@ -106,37 +97,31 @@ def _exit_code(error: Exception) -> int | None:
     return MISSING if isinstance(error, NativeUnavailable) else None
 
 
-def _leave(message: str, code: int, error: BaseException) -> None:
-    typer.echo(f"rlstm: {message}", err=True)
-    raise typer.Exit(code) from error
+def leave(message: str, code: int, error: BaseException) -> NoReturn:
+    """End with a line on standard error, and an exit code."""
+    click.echo(f"rlstm: {message}", err=True)
+    raise click.exceptions.Exit(code) from error
 
 
 @contextmanager
 def progress_bar(label: str, tokens: int) -> Iterator[Callable[[int], None]]:
     """A bar on standard error, on terminals only; yields what to call with the number of tokens done."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(label, total=tokens)
-        yield lambda done: progress.advance(task, done)
+    with tqdm(total=tokens, desc=label, unit=" tokens", disable=None) as bar:
+        yield bar.update
 
 
 def warn(message: str) -> None:
     """One line on standard error about something that is no error."""
-    typer.echo(f"rlstm: warning: {message}", err=True)
+    click.echo(f"rlstm: warning: {message}", err=True)
 
 
 def show_json(data: dict[str, Any]) -> None:
     """One JSON object on standard output."""
-    typer.echo(json.dumps(data))
+    click.echo(json.dumps(data))
 
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output: the first column is text, the others are figures."""
-    table = Table(box=None, pad_edge=False)
-    for index, header in enumerate(headers):
-        table.add_column(header, justify="right" if index else "left", overflow="fold", no_wrap=bool(index))
-    for row in rows:
-        table.add_row(*row)
-    # What reads a pipe is not helped by lines folded to some width.
-    Console(width=None if sys.stdout.isatty() else 1000).print(table)
+    """A table on standard output: columns of figures, and of text, which begins with a letter."""
+    columns = zip(*rows, strict=True)
+    sides = ["left" if any(cell[:1].isalpha() for cell in column) else "right" for column in columns]
+    click.echo(tabulate(rows, headers, tablefmt="plain", colalign=sides, disable_numparse=True))

@@ -1,12 +1,13 @@
 """``rlstm corpora``: the corpora that papers report on, and how to get them."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
+import click
 import httpx
-import typer
 
-from rlstm_training.commands.console import AsJson, command, show_json, show_table
+from rlstm_training.commands import console
+from rlstm_training.commands.console import show_json, show_table
 from rlstm_training.corpora import corpora_folder
 from rlstm_training.corpora.published import PUBLISHED, PublishedCorpus, download
 from rlstm_training.corpora.reading import missing_files
@@ -14,12 +15,11 @@ from rlstm_training.corpora.reading import missing_files
 TIMEOUT = httpx.Timeout(30.0)
 
 
-@command
-def corpora(
-    names: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(PUBLISHED)}.")] = None,
-    fetch: Annotated[bool, typer.Option("--download", help="Get those named that are not here.")] = False,
-    as_json: AsJson = False,
-) -> None:
+@console.command()
+@click.argument("names", nargs=-1, help=f"Of {', '.join(PUBLISHED)}.")
+@click.option("fetch", "--download", is_flag=True, help="Get those named that are not here.")
+@console.as_json
+def corpora(names: Sequence[str], fetch: bool, as_json: bool) -> None:
     """Which published corpora are in the folder of RLSTM_CORPORA, and how to get the others.
 
     enwik8 and text8 can be downloaded. What is here is checked when it is read.
@@ -28,7 +28,7 @@ def corpora(
     folder = corpora_folder()
     if fetch:
         if not names:
-            raise typer.BadParameter("name what to download", param_hint="NAMES")
+            raise click.BadParameter("name what to download", param_hint="NAMES")
         for corpus in chosen:
             _download(corpus, folder)
     if as_json:
@@ -39,7 +39,7 @@ def corpora(
 
 def _published(name: str) -> PublishedCorpus:
     if name not in PUBLISHED:
-        raise typer.BadParameter(f"{name!r} is none of {', '.join(PUBLISHED)}", param_hint="NAMES")
+        raise click.BadParameter(f"{name!r} is none of {', '.join(PUBLISHED)}", param_hint="NAMES")
     return PUBLISHED[name]
 
 
@@ -47,11 +47,11 @@ def _download(corpus: PublishedCorpus, folder: Path) -> None:
     if not missing_files(corpus.name):
         return
     if corpus.address:
-        typer.echo(f"downloading {corpus.address}", err=True)
+        click.echo(f"downloading {corpus.address}", err=True)
     try:
         client = httpx.Client(timeout=TIMEOUT)
     except (ImportError, OSError, ValueError) as error:
-        raise typer.BadParameter(f"a proxy variable cannot be used: {error}") from None
+        raise click.BadParameter(f"a proxy variable cannot be used: {error}") from None
     with client:
         download(corpus, folder, client)
 
@@ -75,4 +75,4 @@ def _show(chosen: list[PublishedCorpus], folder: Path) -> None:
     )
     for corpus in chosen:
         if missing[corpus.name]:
-            typer.echo(f"\n{corpus.how_to_get(folder)}")
+            click.echo(f"\n{corpus.how_to_get(folder)}")

@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import click
 import torch
-import typer
 
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.checkpoint import Checkpoint
@@ -25,10 +25,10 @@ from rlstm_training.commands.choosing import (
     measurements_of,
     rule_named,
 )
-from rlstm_training.commands.console import SplitName, progress_bar, show_json, show_table
+from rlstm_training.commands.console import progress_bar, show_json, show_table
 from rlstm_training.commands.given import recipe_named, sources_of
 from rlstm_training.config import Source
-from rlstm_training.corpora import CorpusError, as_text
+from rlstm_training.corpora import CorpusError, Split, as_text
 from rlstm_training.corpora.reading import load_corpus, load_stream
 from rlstm_training.corpora.texts import Passage, excerpt, passage, validation_passages
 from rlstm_training.evaluation.evaluation import PUBLISHED, Evaluation, total
@@ -48,7 +48,7 @@ def texts_given(
     vocab: Vocab,
     files: Sequence[str],
     corpora: Sequence[str],
-    splits: Sequence[SplitName],
+    splits: Sequence[Split],
     streams: Sequence[str],
     prefix: int | None,
     encoding: str | None = None,
@@ -56,18 +56,16 @@ def texts_given(
     """Every text named, by its name, as passages. Wrong usage when none is; raises CorpusError."""
     named = [*files, *corpora, *streams]
     if not named:
-        raise typer.BadParameter("name files, a --corpus or a --stream", param_hint="FILES")
+        raise click.BadParameter("name files, a --corpus or a --stream", param_hint="FILES")
     if len({*named}) < len(named):
-        raise typer.BadParameter("name each text once", param_hint="FILES")
+        raise click.BadParameter("name each text once", param_hint="FILES")
 
     def whole(raw: bytes, name: str) -> tuple[str, list[Passage]]:
         one = passage(vocab, raw, name) if prefix is None else excerpt(vocab, raw[:prefix], name)
         return name, [one]
 
     texts = [whole(_file(path, encoding), path) for path in files]
-    texts += [
-        whole(load_corpus(name, split.value), f"{name} {split}") for name in corpora for split in splits
-    ]
+    texts += [whole(load_corpus(name, split), f"{name} {split}") for name in corpora for split in splits]
     for name in streams:
         segments = load_stream(name, prefix=prefix)
         texts.append((name, [excerpt(vocab, raw, label) for label, raw in segments]))
@@ -150,7 +148,7 @@ class Origin:
                 model=model, bos_id=bos_id, calibration=calibration, monte_carlo=sampling, **settings
             )
         except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
+            raise click.BadParameter(str(error)) from error
 
     def monte_carlo(
         self, samples: int, dropout: str | None, scale: float, geometric: bool, seed: int
@@ -163,7 +161,7 @@ class Origin:
         try:
             rates = scaled(rates, scale)
         except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--dropout-scale") from error
+            raise click.BadParameter(str(error), param_hint="--dropout-scale") from error
         return MonteCarlo(
             samples=samples, rates=rates, averaging="geometric" if geometric else "arithmetic", seed=seed
         )
@@ -176,7 +174,7 @@ def _rates(text: str) -> DropoutRates:
         return DropoutRates(**{name.strip(): float(rate) for name, rate in given.items()})
     except (TypeError, ValueError) as error:
         expected = f"{text!r} is not NAME=RATE,... with rates below 1 of {', '.join(names)}"
-        raise typer.BadParameter(expected, param_hint="--dropout") from error
+        raise click.BadParameter(expected, param_hint="--dropout") from error
 
 
 def temperature_of(text: str) -> float:
@@ -184,7 +182,7 @@ def temperature_of(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no number, nor 'search'", param_hint="--temperature") from None
+        raise click.BadParameter(f"{text!r} is no number, nor 'search'", param_hint="--temperature") from None
 
 
 def read(texts: Texts, procedure: Procedure) -> list[tuple[str, list[Evaluation]]]:
@@ -247,7 +245,7 @@ def _show(results: Sequence[tuple[str, list[Evaluation]]], kind: VocabKind) -> N
         rows.append(_row(total(name, parts), kind))
     show_table(("text", "tokens", "unknown", "perplexity", "static", "adapted", "gain"), rows)
     columns = "static and adapted" if kind == "words" else "static, adapted and gain"
-    typer.echo(f"{columns} in {PUBLISHED[kind]}; perplexity per token")
+    click.echo(f"{columns} in {PUBLISHED[kind]}; perplexity per token")
 
 
 def _row(result: Evaluation, kind: VocabKind) -> tuple[str, ...]:

@@ -1,56 +1,61 @@
 """``rlstm import``: a torch.nn.LSTM language model that was trained elsewhere, as a checkpoint of ours."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from rlstm_model.checkpoint import CARD_HEADER, save
 from rlstm_model.config import ModelConfig
 from rlstm_model.parameters import Parameters
 from rlstm_model.vocab import PieceVocab, Vocab, WordVocab
-from rlstm_training.commands.console import AsJson, command, show_json
+from rlstm_training.commands import console
+from rlstm_training.commands.console import show_json
 from rlstm_training.imports.tensors import GATES, parameters_of, read_state_dict
 from rlstm_training.imports.vocabularies import Specials, listed, pieces
 
-_StateDict = Annotated[
-    Path, typer.Argument(help="A state dict: safetensors, or what torch.save wrote of one.")
-]
-_Out = Annotated[Path, typer.Option(help="The folder to write. A checkpoint that is there is replaced.")]
-_Words = Annotated[
-    Path | None, typer.Option(help="A word list: a word a line in id order, or `word id`, or JSON.")
-]
-_Characters = Annotated[
-    Path | None,
-    typer.Option(help="A list of characters, in the same forms; <space> and <newline> are read so."),
-]
-_Tokenizer = Annotated[Path | None, typer.Option(help="A tokenizer.json, or a sentencepiece model.")]
-_Eos = Annotated[str | None, typer.Option(help="The token that ends a line (found: <eos>, </s>, ..).")]
-_Bos = Annotated[str | None, typer.Option(help="That which begins a text (found: <s>, ..; else the same).")]
-_Unk = Annotated[str | None, typer.Option(help="That for what the vocabulary lacks (found: <unk>, ..).")]
-_Lower = Annotated[bool, typer.Option("--lower", help="The model reads lower case alone.")]
-_Gates = Annotated[str, typer.Option(help="The order of its gates: i, f, o, and g for what is written.")]
-_Tied = Annotated[bool, typer.Option("--tied", help="There is no output matrix: it is the embedding's.")]
-_NoBias = Annotated[bool, typer.Option("--no-bias", help="Biases that are not there are zero.")]
-_Half = Annotated[bool, typer.Option("--half", help="Store weights in half precision.")]
 
-
-@command
+@console.command("import")
+@click.argument("file", type=console.FILE, help="A state dict: safetensors, or what torch.save wrote of one.")
+@click.option(
+    "--out",
+    type=console.FILE,
+    required=True,
+    help="The folder to write. A checkpoint that is there is replaced.",
+)
+@click.option(
+    "--words", type=console.FILE, help="A word list: a word a line in id order, or `word id`, or JSON."
+)
+@click.option(
+    "--characters",
+    type=console.FILE,
+    help="A list of characters, in the same forms; <space> and <newline> are read so.",
+)
+@click.option("--tokenizer", type=console.FILE, help="A tokenizer.json, or a sentencepiece model.")
+@click.option("--eos", help="The token that ends a line (found: <eos>, </s>, ..).")
+@click.option("--bos", help="That which begins a text (found: <s>, ..; else the same).")
+@click.option("--unk", help="That for what the vocabulary lacks (found: <unk>, ..).")
+@click.option("--lower", is_flag=True, help="The model reads lower case alone.")
+@click.option("--gates", default=GATES, help="The order of its gates: i, f, o, and g for what is written.")
+@click.option("--tied", is_flag=True, help="There is no output matrix: it is the embedding's.")
+@click.option("--no-bias", is_flag=True, help="Biases that are not there are zero.")
+@click.option("--half", is_flag=True, help="Store weights in half precision.")
+@console.as_json
 def import_model(
-    file: _StateDict,
-    out: _Out,
-    words: _Words = None,
-    characters: _Characters = None,
-    tokenizer: _Tokenizer = None,
-    eos: _Eos = None,
-    bos: _Bos = None,
-    unk: _Unk = None,
-    lower: _Lower = False,
-    gates: _Gates = GATES,
-    tied: _Tied = False,
-    no_bias: _NoBias = False,
-    half: _Half = False,
-    as_json: AsJson = False,
+    file: Path,
+    out: Path,
+    words: Path | None,
+    characters: Path | None,
+    tokenizer: Path | None,
+    eos: str | None,
+    bos: str | None,
+    unk: str | None,
+    lower: bool,
+    gates: str,
+    tied: bool,
+    no_bias: bool,
+    half: bool,
+    as_json: bool,
 ) -> None:
     """Make a checkpoint of a torch.nn.LSTM language model's state dict and its vocabulary.
 
@@ -58,7 +63,7 @@ def import_model(
     """
     vocabularies = [given for given in (words, characters, tokenizer) if given is not None]
     if len(vocabularies) != 1:
-        raise typer.BadParameter("name one of --words, --characters, --tokenizer")
+        raise click.BadParameter("name one of --words, --characters, --tokenizer")
     parameters = parameters_of(read_state_dict(file), gates=gates, tied=tied, no_bias=no_bias)
     specials, size = Specials(eos, unk, bos, lower), parameters.config.vocab_size
     vocab: WordVocab | PieceVocab
@@ -93,6 +98,6 @@ def _tell(folder: Path, config: ModelConfig, vocab: WordVocab | PieceVocab, as_j
         show_json(told)
         return
     tied = ", tied embeddings" if config.tie_embeddings else ""
-    typer.echo(f"model: {folder}: {config.num_parameters:,} weights, {config.num_layers} layers{tied}")
-    typer.echo(f"vocabulary: {vocab.size:,} {vocab.kind}; a text is read after {begins}")
-    typer.echo(f"to have sessions learn: rlstm calibrate {folder} --corpus TEXT")
+    click.echo(f"model: {folder}: {config.num_parameters:,} weights, {config.num_layers} layers{tied}")
+    click.echo(f"vocabulary: {vocab.size:,} {vocab.kind}; a text is read after {begins}")
+    click.echo(f"to have sessions learn: rlstm calibrate {folder} --corpus TEXT")

@@ -5,23 +5,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from rich.console import Console
+import click
 
 from rlstm_model.checkpoint import load
 from rlstm_training.cards import export
-from rlstm_training.commands.console import (
-    AsJson,
-    Device,
-    OwnCorpus,
-    RecipeFile,
-    Threads,
-    command,
-    show_json,
-    show_table,
-)
+from rlstm_training.commands import console
+from rlstm_training.commands.console import show_json, show_table
 from rlstm_training.commands.given import prepare_device, recipe_chosen
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.reading import missing_files
@@ -33,28 +24,43 @@ from rlstm_training.reporting import JsonLines, ProgressBar, Reporter, TensorBoa
 from rlstm_training.run import RunDirectory, RunError
 
 
-@command
+@console.command()
+@click.argument("recipe", required=False, help=f"One of {', '.join(RECIPES)}.")
+@console.recipe_file
+@click.option("--run", type=console.FILE, help="Run directory (default: runs/RECIPE).")
+@click.option("--out", type=console.FILE, help="Checkpoint to write (default: RUN/RECIPE).")
+@console.own_corpus
+@click.option("start_from", "--from", help="A checkpoint whose weights the run begins with.")
+@click.option("--steps", type=click.IntRange(1), help="Optimiser steps.")
+@click.option("--rate", type=click.FloatRange(1e-09), help="Learning rate.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of weights, masks and resets.")
+@click.option("--half/--full", default=True, help="Write float16 or float32 weights.")
+@click.option(
+    "new_texts",
+    "--accept-new-corpus",
+    is_flag=True,
+    help="Go on though a text is not as it was; the card says so.",
+)
+@console.threads()
+@console.device()
+@console.as_json
+@click.option("listing", "--list", is_flag=True, help="Show all recipes, and train none.")
 def train(
-    recipe: Annotated[str | None, typer.Argument(help=f"One of {', '.join(RECIPES)}.")] = None,
-    file: RecipeFile = None,
-    run: Annotated[Path | None, typer.Option(help="Run directory (default: runs/RECIPE).")] = None,
-    out: Annotated[Path | None, typer.Option(help="Checkpoint to write (default: RUN/RECIPE).")] = None,
-    corpus: OwnCorpus = None,
-    start_from: Annotated[
-        str | None, typer.Option("--from", help="A checkpoint whose weights the run begins with.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
-    rate: Annotated[float | None, typer.Option(min=1e-9, help="Learning rate.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights, masks and resets.")] = None,
-    half: Annotated[bool, typer.Option("--half/--full", help="Write float16 or float32 weights.")] = True,
-    new_texts: Annotated[
-        bool,
-        typer.Option("--accept-new-corpus", help="Go on though a text is not as it was; the card says so."),
-    ] = False,
-    threads: Threads = None,
-    device: Device = "cpu",
-    as_json: AsJson = False,
-    listing: Annotated[bool, typer.Option("--list", help="Show all recipes, and train none.")] = False,
+    recipe: str | None,
+    file: Path | None,
+    run: Path | None,
+    out: Path | None,
+    corpus: str | None,
+    start_from: str | None,
+    steps: int | None,
+    rate: float | None,
+    seed: int | None,
+    half: bool,
+    new_texts: bool,
+    threads: int | None,
+    device: str,
+    as_json: bool,
+    listing: bool,
 ) -> None:
     """Train a model by a recipe. The same command goes on after an interruption.
 
@@ -87,7 +93,7 @@ def train(
     if as_json:
         show_json({"run": str(folder), "model": str(out)})
     else:
-        typer.echo(f"model: {out}")
+        click.echo(f"model: {out}")
 
 
 def _changed(recipe: Recipe, start_from: str | None, **changes: int | float | None) -> Recipe:
@@ -99,7 +105,7 @@ def _changed(recipe: Recipe, start_from: str | None, **changes: int | float | No
     start = load(start_from)
     kind = start.vocab.kind
     if kind == "pieces":
-        raise typer.BadParameter(f"{start_from}: a model of imported pieces is not trained on")
+        raise click.BadParameter(f"{start_from}: a model of imported pieces is not trained on")
     return replace(recipe, start_from=start_from, model=start.parameters.config, vocab=kind)
 
 
@@ -119,7 +125,7 @@ def _reporters(run: RunDirectory, ranks: Ranks, as_json: bool) -> Iterator[list[
         yield []
         return
     with ExitStack() as stack:
-        bar = stack.enter_context(ProgressBar(Console(stderr=True), run.recipe().name))
+        bar = stack.enter_context(ProgressBar(run.recipe().name))
         board = stack.enter_context(TensorBoard(run.tensorboard))
         yield [bar, board, *([JsonLines(sys.stdout)] if as_json else [])]
 

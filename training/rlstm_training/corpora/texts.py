@@ -166,12 +166,12 @@ def _vocabulary_texts(recipe: Recipe, raws: dict[str, bytes]) -> dict[str, bytes
         return raws
     rows = {_label(source): source.rows for source in recipe.sources}
     each = min(len(raw) // rows[label] for label, raw in raws.items())
-    return {label: _first_lines(raw, each * rows[label]) for label, raw in raws.items()}
-
-
-def _first_lines(raw: bytes, size: int) -> bytes:
-    """All of a text, or the lines in its first ``size`` bytes."""
-    return raw if len(raw) <= size else raw[: raw.rfind(b"\n", 0, size) + 1]
+    sizes = {label: each * rows[label] for label in raws}
+    # All of a text, or the whole lines in its first so many bytes.
+    return {
+        label: raw if len(raw) <= sizes[label] else raw[: raw.rfind(b"\n", 0, sizes[label]) + 1]
+        for label, raw in raws.items()
+    }
 
 
 def _train_text(recipe: Recipe, source: Source, vocab: Vocab, raw: bytes) -> tuple[Ids, int]:
@@ -219,7 +219,7 @@ def _decode(raw: bytes, name: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise CorpusError(f"{name} is not UTF-8 at byte {error.start}") from error
+        raise CorpusError(f"{name} is not UTF-8 text (byte {error.start:,}): convert it") from error
 
 
 def in_form(raw: bytes, form: Form) -> bytes:

@@ -104,10 +104,11 @@ class Trials:
         from the training text would outweigh those near it. Where next to nothing can be gained, a hundredth
         of the text's bits stands for it. Infinite where a text's bits are no number.
         """
-        missed = [
-            (bits_per_byte[name] - least) / max(static - least, _LEAST_GAIN * static)
-            for (name, static), least in zip(self.static.items(), self._least(), strict=True)
-        ]
+        missed = []
+        for name, static in self.static.items():
+            bits = [trial.bits_per_byte[name] for trial in self.tried]
+            least = min(filter(math.isfinite, bits), default=math.inf)
+            missed.append((bits_per_byte[name] - least) / max(static - least, _LEAST_GAIN * static))
         mean = math.fsum(missed) / len(missed)
         return mean if math.isfinite(mean) else math.inf
 
@@ -151,11 +152,6 @@ class Trials:
             "mean": trial.mean,
             "bits_per_byte": bits,
         }
-
-    def _least(self) -> list[float]:
-        """Of each text, over all trials."""
-        by_text = [[trial.bits_per_byte[name] for trial in self.tried] for name in self.static]
-        return [min(filter(math.isfinite, bits), default=math.inf) for bits in by_text]
 
 
 Measure = Callable[[Sequence[Setting]], Sequence[Mapping[str, float]]]

@@ -5,11 +5,10 @@ without a server, are found by their entry points; what they need comes with an 
 """
 
 import sys
-from importlib.metadata import EntryPoint, entry_points, version
-from typing import Annotated, Any, Final, NamedTuple
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
 
-import typer
-from typer.core import TyperGroup
+import click
 
 from rlstm_client.cli.exits import EXIT_CODES, CommandError, Exit, one_line_errors
 
@@ -20,65 +19,73 @@ DEFAULT_MODEL = "bytes-small"
 """The shipped model that is used here, without a server, unless another one is asked for."""
 
 
-class Command(NamedTuple):
-    """A command: a part of this package (``target``), or of one whose needs come with ``extra``.
+class Later(click.Command):
+    """A command that is loaded when it is run: of this package (``target``), or brought by an ``extra``.
 
-    A dotted name is that of a part of a group; the entry point of a command behind has its name.
+    A path with a dot is that of a part of a group; the entry point of a command from elsewhere has its path.
     """
 
-    name: str
-    help: str
-    extra: str = ""
-    target: str = ""
+    def __init__(self, path: str, about: str, extra: str = "", target: str = "") -> None:
+        super().__init__(path.rpartition(".")[2], help=about)
+        self.path = path
+        self.extra = extra
+        self.target = target
+
+    def load(self) -> click.Command:
+        """Import the command. Raises as the function `load`."""
+        if self.target:
+            point = EntryPoint(self.path, f"{__package__}.{self.target}", COMMAND_GROUP)
+            command: click.Command = _loaded(point, self.extra)
+        else:
+            command = load(COMMAND_GROUP, self.path, self.extra)
+        return command
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Give the command its arguments; where a shell completes, one that is not installed takes none."""
+        try:
+            command = self.load()
+        except CommandError:
+            if not extra.get("resilient_parsing"):
+                raise
+            return super().make_context(info_name, args, parent, **extra)
+        return command.make_context(info_name, args, parent, **extra)
 
 
 GROUPS: Final = {"store": "Prepare and check a store that servers share."}
 
 COMMANDS: Final = (
-    Command("serve", "Serve a model and its sessions over HTTP.", "server"),
-    Command("models", "List the models that are here.", "server"),
-    Command("store.install", "Install the function library on a shared store.", "server"),
-    Command("store.check", "Say whether a store keeps what sessions are promised.", "server"),
-    Command("probe", "Measure a service from outside, for Prometheus.", "server"),
-    Command("train", "Train a model by a recipe.", "training"),
-    Command("import", "Take in an LSTM that was trained elsewhere.", "training"),
-    Command("calibrate", "Measure what learning in service needs.", "training"),
-    Command("evaluate", "Evaluate a model on texts, static or learning.", "training"),
-    Command("corpora", "Say which published corpora are here; fetch others.", "training"),
-    Command("tune", "Search a recipe's settings.", "training"),
-    Command("report", "Compare training runs on one page.", "training"),
-    Command("score", "Say how many bits a text costs.", target="text:score"),
-    Command("generate", "Continue a text.", target="text:generate"),
-    Command("surprisal", "Say what each word of a text costs, as a table.", target="surprisal:surprisal"),
-    Command(
+    Later("serve", "Serve a model and its sessions over HTTP.", "server"),
+    Later("models", "List the models that are here.", "server"),
+    Later("store.install", "Install the function library on a shared store.", "server"),
+    Later("store.check", "Say whether a store keeps what sessions are promised.", "server"),
+    Later("probe", "Measure a service from outside, for Prometheus.", "server"),
+    Later("train", "Train a model by a recipe.", "training"),
+    Later("import", "Take in an LSTM that was trained elsewhere.", "training"),
+    Later("calibrate", "Measure what learning in service needs.", "training"),
+    Later("evaluate", "Evaluate a model on texts, static or learning.", "training"),
+    Later("corpora", "Say which published corpora are here; fetch others.", "training"),
+    Later("tune", "Search a recipe's settings.", "training"),
+    Later("report", "Compare training runs on one page.", "training"),
+    Later("score", "Say how many bits a text costs.", target="text:score"),
+    Later("generate", "Continue a text.", target="text:generate"),
+    Later("surprisal", "Say what each word of a text costs, as a table.", target="surprisal:surprisal"),
+    Later(
         "reading-times",
         "Say how much of reading times surprisal explains.",
         "reading",
         "reading_times:reading_times",
     ),
-    Command("watch", "Find strange lines in a log.", target="watch:watch"),
-    Command("complete", "Propose how a line goes on, in your style.", target="complete:complete"),
-    Command("rescore", "Rank n-best lists of a recogniser.", target="rescore:rescore"),
-    Command("compress", "Compress a file to as many bits as it costs a model.", target="compress:compress"),
-    Command("decompress", "Give back what was compressed.", target="compress:decompress"),
-    Command("session", "Keep streams and learn from them.", target="session:app"),
+    Later("watch", "Find strange lines in a log.", target="watch:watch"),
+    Later("complete", "Propose how a line goes on, in your style.", target="complete:complete"),
+    Later("rescore", "Rank n-best lists of a recogniser.", target="rescore:rescore"),
+    Later(
+        "compress", "Compress a file to as many bits as it costs a model.", "compress", "compress:compress"
+    ),
+    Later("decompress", "Give back what was compressed.", "compress", "compress:decompress"),
+    Later("session", "Keep streams and learn from them.", target="session:app"),
 )
-
-
-class LazyGroup(TyperGroup):
-    """Loads a command when it is asked for, in place of what stands for it in the list."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Load it; where a shell completes, one that is not installed completes nothing."""
-        name, command, rest = super().resolve_command(ctx, args)
-        known = command.context_settings.get("obj") if command is not None else None
-        if isinstance(known, Command):
-            try:
-                command = _behind(known)
-            except CommandError:
-                if not ctx.resilient_parsing:
-                    raise
-        return name, command, rest
 
 
 def load(group: str, name: str, extra: str) -> Any:
@@ -106,53 +113,38 @@ def _advice(extra: str) -> str:
     return f"install it with: pip install '{DISTRIBUTION}[{extra}]'"
 
 
-def _behind(command: Command) -> Any:
-    """Load what a command runs: a typer app, or a function as typer reads it."""
-    if command.target:
-        point = EntryPoint(command.name, f"{__package__}.{command.target}", COMMAND_GROUP)
-        target = _loaded(point, command.extra)
-    else:
-        target = load(COMMAND_GROUP, command.name, command.extra)
-    if not isinstance(target, typer.Typer):
-        app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command()(target)
-        target = app
-    return typer.main.get_command(target)
+class Group(click.Group):
+    """Commands in the order in which they were added; an interrupt ends them without a word of click's."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return their names."""
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was named."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(Exit.INTERRUPTED)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        sys.stdout.write(f"rlstm {version(DISTRIBUTION)}\n")
-        raise typer.Exit
-
-
-def _root(
-    _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
-    """Language models that go on learning as they read."""
-
-
-def build() -> typer.Typer:
+def build() -> Group:
     """Put the command line together."""
-    app = typer.Typer(
-        cls=LazyGroup,
-        callback=_root,
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # plain help: rich's renderer would cost a tenth of a second at each start
+    root = Group(
+        help="Language models that go on learning as they read.",
         epilog=EXIT_CODES,
+        context_settings={"show_default": True},
     )
-    groups = {"": app}
+    told = {"message": "rlstm %(version)s", "help": "Show the version."}
+    click.version_option(package_name=DISTRIBUTION, **told)(root)
+    groups = {"": root}
     for command in COMMANDS:
-        group, _, name = command.name.rpartition(".")
+        group = command.path.rpartition(".")[0]
         if group not in groups:
-            groups[group] = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode=None)
-            app.add_typer(groups[group], name=group, help=GROUPS[group])
-        known: dict[str, Any] = {"help": command.help, "context_settings": {"obj": command}}
-        groups[group].command(name, **known)(lambda: None)
-    return app
+            groups[group] = Group(group, help=GROUPS[group])
+            root.add_command(groups[group])
+        groups[group].add_command(command)
+    return root
 
 
 def main() -> None:

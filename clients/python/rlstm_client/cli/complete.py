@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import typer
-from rich.console import Console
+import click
 
 from rlstm_client import AsyncClient, AsyncSession, texts
 from rlstm_client.cli import inputs, output
-from rlstm_client.cli.kept import USUAL, Kept
+from rlstm_client.cli.kept import USUAL, Kept, kept
 from rlstm_client.cli.sources import pumped
 
 ASK: Final = "? "
@@ -91,39 +90,38 @@ class Desk:
         return f"{self.bytes:,} bytes learned: static {static:.3f}, adapted {adapted:.3f} bits per byte"
 
 
-@inputs.command()
+@click.command()
+@click.option("--proposals", type=click.IntRange(1, 9), default=3, help="How many at a time.")
+@click.option("--max-tokens", "-n", default=80, help="At most so many new tokens.")
+@click.option("--temperature", "-t", default=0.7, help="0 is greedy.")
+@click.option("--seed", default=1, help="The same seed gives the same proposals.")
+@kept
+@inputs.how
 def complete(
-    kept: Kept,
-    how: inputs.How,
-    *,
-    proposals: Annotated[int, typer.Option(min=1, max=9, help="How many at a time.")] = 3,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="At most so many new tokens.")] = 80,
-    temperature: Annotated[float, typer.Option("--temperature", "-t", help="0 is greedy.")] = 0.7,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same proposals.")] = 1,
+    kept: Kept, how: inputs.How, proposals: int, max_tokens: int, temperature: float, seed: int
 ) -> None:
     """Learn each line that is typed; "? Begin" asks how one that begins so may go on, and 1, 2 or 3 keeps it.
 
     Example: rlstm complete --name diary
     """
-    console = Console(stderr=True, highlight=False)
 
     async def run(client: AsyncClient) -> None:
         async with kept.session(client, USUAL) as session:
             desk = Desk(kept, session, proposals, max_tokens, temperature, seed)
             try:
-                await desk.talk(_typed(console, how))
+                await desk.talk(_typed(how))
             finally:
-                console.print(desk.summary(), soft_wrap=True)
+                click.echo(desk.summary(), err=True)
 
     kept.run(run, USUAL)
 
 
-async def _typed(console: Console, how: inputs.How) -> AsyncIterator[str]:
+async def _typed(how: inputs.How) -> AsyncIterator[str]:
     """Yield lines, without their ends, as they are typed or piped."""
     async with aclosing(pumped(texts.lines(how.read(Path("-"))))) as lines:
         while True:
             if sys.stdin.isatty():
-                console.print("> ", end="")
+                click.echo("> ", nl=False, err=True)
             if (line := await anext(lines, None)) is None:
                 return
             yield line.removesuffix("\n")

@@ -6,11 +6,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated, Any, Final, Literal
+from typing import IO, Any, Final
 
-import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+import click
+from tqdm import tqdm
 
 from rlstm_client._http import ArrivingFile
 from rlstm_client.cli import commands, inputs, output
@@ -19,24 +18,23 @@ from rlstm_client.cli.exits import CommandError, Exit
 SUFFIX: Final = ".rlz"
 _PIPE: Final = Path("-")
 
-Source = Annotated[Path, typer.Argument(metavar="FILE", help="The file; - is standard input.")]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Where to; - is standard output.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
-Adapt = Annotated[
-    Literal["frozen", "weights", "memory", "both"],
-    typer.Option(help="What adapts to the file: nothing, fast weights, a memory, or both."),
-]
+_source = click.argument("file", type=inputs.FILE, help="The file; - is standard input.")
+_out = click.option("--out", "-o", type=inputs.FILE, help="Where to; - is standard output.")
+_force = click.option("--force", is_flag=True, help="Replace what is there.")
 
 
-def compress(
-    file: Source,
-    out: Out = None,
-    model: Annotated[
-        str, typer.Option(help="A shipped model, or the folder of one.")
-    ] = commands.DEFAULT_MODEL,
-    adapt: Adapt = "both",
-    force: Force = False,
-) -> None:
+@click.command()
+@_source
+@_out
+@click.option("--model", default=commands.DEFAULT_MODEL, help="A shipped model, or the folder of one.")
+@click.option(
+    "--adapt",
+    type=click.Choice(("frozen", "weights", "memory", "both")),
+    default="both",
+    help="What adapts to the file: nothing, fast weights, a memory, or both.",
+)
+@_force
+def compress(file: Path, out: Path | None, model: str, adapt: str, force: bool) -> None:
     """Compress a file to as many bits as it costs the model; FILE.rlz is written beside it.
 
     Only the same model gives it back. The file itself stays.
@@ -52,14 +50,12 @@ def compress(
         output.write(f"{place}: {done.bytes:,} bytes in {done.packed:,}{rate}\n")
 
 
-def decompress(
-    file: Source,
-    out: Out = None,
-    model: Annotated[
-        str | None, typer.Option(help="The folder of the model, where it is no shipped one.")
-    ] = None,
-    force: Force = False,
-) -> None:
+@click.command()
+@_source
+@_out
+@click.option("--model", help="The folder of the model, where it is no shipped one.")
+@_force
+def decompress(file: Path, out: Path | None, model: str | None, force: bool) -> None:
     """Give back what `rlstm compress` was given, byte for byte; FILE.rlz becomes FILE.
 
     Nothing is written of a file that is damaged, or that another model made.
@@ -121,8 +117,10 @@ def _code(error: Exception) -> Exit:
 @contextmanager
 def _progress(label: str, size: int) -> Iterator[Callable[[int, int | None], None]]:
     """A bar on standard error, on terminals only; ``size`` is of a file, or 0 where that is not known."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(label, total=size or None)
-        yield lambda done, of: progress.update(task, completed=done, total=of or size or None)
+    with tqdm(total=size or None, desc=label, unit="B", unit_scale=True, disable=None) as bar:
+
+        def told(done: int, of: int | None) -> None:
+            bar.total = of or bar.total
+            bar.update(done - bar.n)
+
+        yield told

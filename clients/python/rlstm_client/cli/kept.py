@@ -5,14 +5,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Final, TypeVar, get_args
 
-import typer
+import click
 
 from rlstm_client import AsyncClient, AsyncSession, Retries
 from rlstm_client.cli import inputs, output
 from rlstm_client.cli.commands import DEFAULT_MODEL, LOCAL_GROUP, load
-from rlstm_client.cli.exits import CommandError, Exit
+from rlstm_client.cli.exits import CommandError
+from rlstm_client.errors import ImportRejectedError
 from rlstm_client.models import Adapt
 from rlstm_client.options import CreateOptions
 
@@ -29,8 +30,8 @@ LASTING: Final = Retries(attempts=10)
 class Service(inputs.Server):
     """What a command asks: a server, or one in this process."""
 
-    local: inputs.Local = False
-    model: inputs.Model = None
+    local: bool = False
+    model: str | None = None
 
     @asynccontextmanager
     async def client(self, usual: str | None = None) -> AsyncIterator[AsyncClient]:
@@ -48,7 +49,7 @@ class Service(inputs.Server):
             try:
                 transport = await stack.enter_async_context(serving(self.model or usual or DEFAULT_MODEL))
             except Exception as error:
-                raise CommandError(str(error) or type(error).__name__, Exit.REFUSED) from error
+                raise CommandError(str(error) or type(error).__name__) from error
             yield await stack.enter_async_context(AsyncClient("http://localhost", transport=transport))
 
     def run(self, work: Callable[[AsyncClient], Awaitable[T]], usual: str | None = None) -> T:
@@ -76,11 +77,9 @@ class Kept(Service):
         OSError: the file cannot be written.
     """
 
-    name: Annotated[str | None, typer.Option(help="Keep the session under this name, and go on with it.")] = (
-        None
-    )
-    state: Annotated[Path | None, typer.Option(help="With --local: keep the session in this file.")] = None
-    adapt: Annotated[Adapt, typer.Option(help="What learns, of a new session.")] = "both"
+    name: str | None = None
+    state: Path | None = None
+    adapt: Adapt = "both"
 
     def __post_init__(self) -> None:
         if self.state and not self.local:
@@ -100,7 +99,10 @@ class Kept(Service):
             given["name"] = self.name
             session = await client.sessions.find(self.name)
         elif self.state is not None and await asyncio.to_thread(self.state.exists):
-            session = await client.sessions.import_session(self.state)
+            try:
+                session = await client.sessions.import_session(self.state)
+            except ImportRejectedError as error:
+                raise CommandError(f"{self.state}: {error.detail}") from error
         session = session or await client.sessions.create(**given)
         try:
             yield session
@@ -112,3 +114,23 @@ class Kept(Service):
         """Write the session as it is to the file that it is kept in, if it is in one."""
         if self.state:
             await session.export(self.state)
+
+
+_service_options: Final = (
+    *inputs.server_options,
+    click.option("--local", is_flag=True, help="Compute here, without a server."),
+    click.option(
+        "--model", help="Of the server's; with --local a shipped one, or a folder [for prose subwords-base]."
+    ),
+)
+service = inputs.given("service", Service, *_service_options)
+kept = inputs.given(
+    "kept",
+    Kept,
+    *_service_options,
+    click.option("--name", help="Keep the session under this name, and go on with it."),
+    click.option("--state", type=inputs.FILE, help="With --local: keep the session in this file."),
+    click.option(
+        "--adapt", type=click.Choice(get_args(Adapt)), default="both", help="What learns, of a new session."
+    ),
+)

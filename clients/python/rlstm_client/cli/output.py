@@ -8,9 +8,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from tabulate import tabulate
 
 from rlstm_client import EventStream, Session
 from rlstm_client._http import ArrivingFile
@@ -140,26 +138,27 @@ def print_line(answer: AppendResult, text: str, *, as_json: bool) -> None:
         write(f"{shown}  {text.rstrip()}\n")
 
 
-def print_table(columns: Mapping[str, Iterable[Any]]) -> None:
-    """Print a table; numbers stand right, a column without values is left out, an id is never broken."""
+def table(columns: Mapping[str, Iterable[Any]]) -> str:
+    """Lay out a table; numbers stand right, and a column without values is left out."""
     values = {name: list(column) for name, column in columns.items()}
     given = {name: column for name, column in values.items() if any(cell is not None for cell in column)}
-    table = Table()
-    for name, column in given.items():
-        numbers = any(isinstance(cell, int | float) for cell in column)
-        whole = max(len(_cell(cell)) for cell in column) if name == "id" and column else None
-        table.add_column(name, justify="right" if numbers else "left", no_wrap=numbers, min_width=whole)
-    for row in zip(*given.values(), strict=True):
-        table.add_row(*(Text(_cell(cell)) for cell in row))
-    Console().print(table)
+    sides = [
+        "right" if any(isinstance(cell, int | float) for cell in column) else "left"
+        for column in given.values()
+    ]
+    cells = {name: [_cell(cell) for cell in column] for name, column in given.items()}
+    return str(tabulate(cells, headers="keys", colalign=sides, disable_numparse=True))
+
+
+def print_table(columns: Mapping[str, Iterable[Any]]) -> None:
+    """Print a table."""
+    write(table(columns) + "\n")
 
 
 def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
     """Print names and values, one pair a line."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in pairs:
-        table.add_row(Text(name), Text(_cell(value)))
-    Console().print(table)
+    cells = [(name, _cell(value)) for name, value in pairs]
+    write(tabulate(cells, tablefmt="plain", disable_numparse=True) + "\n")
 
 
 def _pairs(answer: Answer, unit: str = "nats") -> Iterator[tuple[str, Any]]:

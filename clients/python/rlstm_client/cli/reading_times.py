@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final, get_args
 
+import click
 import numpy as np
-import typer
 from numpy.typing import NDArray
 from wordfreq import zipf_frequency
 
@@ -22,8 +22,8 @@ from rlstm_client import AsyncClient, texts
 from rlstm_client.cli import inputs, output
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.items import Columns, Item, read_table
-from rlstm_client.cli.kept import USUAL, Service
-from rlstm_client.cli.surprisal import Reader, Reset
+from rlstm_client.cli.kept import USUAL, Service, service
+from rlstm_client.cli.surprisal import Reader, Reset, reset_option
 from rlstm_client.cli.words import Space
 from rlstm_client.models import Adapt
 
@@ -200,23 +200,33 @@ def _frequency(row: Columns, language: str, file: Path) -> float:
         raise CommandError(f"no frequencies of words in {language!r}: give a column frequency") from None
 
 
-@inputs.command()
+@click.command()
+@click.argument(
+    "folder", type=inputs.FILE, help="Natural Stories' folder, or a table: word, time, item, position."
+)
+@click.option("--time", help=f"The column of times [{', '.join(_TIMES)}].")
+@click.option("--language", default="en", help="Of frequencies, where the table has none.")
+@click.option("logs", "--log", is_flag=True, help="Explain logarithms of the times.")
+@click.option(
+    "--space",
+    type=click.Choice(get_args(Space)),
+    default="leading",
+    help="The word that the space between two counts in.",
+)
+@click.option("--adapt", type=click.Choice(get_args(Adapt)), default="weights", help="What adapts.")
+@reset_option
+@service
+@inputs.as_json
 def reading_times(
     service: Service,
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FOLDER", help="Natural Stories' folder, or a table: word, time, item, position."
-        ),
-    ],
-    *,
-    time: Annotated[str | None, typer.Option(help=f"The column of times [{', '.join(_TIMES)}].")] = None,
-    language: Annotated[str, typer.Option(help="Of frequencies, where the table has none.")] = "en",
-    logs: Annotated[bool, typer.Option("--log", help="Explain logarithms of the times.")] = False,
-    space: Annotated[Space, typer.Option(help="The word that the space between two counts in.")] = "leading",
-    adapt: Annotated[Adapt, typer.Option(help="What adapts.")] = "weights",
-    reset: Annotated[Reset, typer.Option(help="When what was learned is forgotten.")] = "item",
-    as_json: inputs.AsJson = False,
+    folder: Path,
+    time: str | None,
+    language: str,
+    logs: bool,
+    space: Space,
+    adapt: Adapt,
+    reset: Reset,
+    as_json: bool,
 ) -> None:
     """Say how much of reading times surprisal explains, frozen and adapted, beside length, frequency, place.
 

@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from rich.console import Console
-from rich.table import Table
+import click
 
 from rlstm_client import AsyncClient
 from rlstm_client.cli import inputs, nbest, output, wer
 from rlstm_client.cli.commands import DISTRIBUTION
 from rlstm_client.cli.exits import CommandError, Exit
-from rlstm_client.cli.kept import USUAL, Kept
+from rlstm_client.cli.kept import USUAL, Kept, kept
 from rlstm_client.cli.nbest import Format, NBest
 from rlstm_client.cli.wer import Costs, Errors, Weights
 
@@ -119,33 +117,42 @@ class Job:
             await self.kept.save(session)
 
 
-@inputs.command()
+@click.command()
+@click.argument(
+    "lists", type=inputs.FILE, help="JSON lines, a folder of ESPnet's or Kaldi's, NeMo's .tsv; - is a pipe."
+)
+@click.option(
+    "--out", "-o", type=inputs.FILE, help="Write them in their own form, the best first, in place of JSON."
+)
+@click.option("--prime", type=inputs.FILE, help="A text to be read and learned first.")
+@click.option("--alpha", default=1.0, help="Weight of the log-probability, in nats.")
+@click.option("--static-alpha", default=0.0, help="Of that to the model as loaded.")
+@click.option("--beta", default=0.0, help="Added for each word.")
+@click.option("--fold-case", is_flag=True, help="Read all in lower case; what is written stays.")
+@click.option(
+    "--refs", type=inputs.FILE, help="What was said: lines UTTERANCE TEXT, or JSON. Tells word errors."
+)
+@click.option(
+    "--dev", metavar="REFS", type=inputs.FILE, help="Find the three weights by what was said; print them."
+)
+@click.option("--beam-size", type=click.IntRange(1), help="Of a .tsv: lines an utterance.")
+@click.option("--acoustic-scale", default=1.0, help="Of Kaldi's acoustic costs.")
+@kept
+@inputs.how
 def rescore(
     kept: Kept,
     how: inputs.How,
-    lists: Annotated[
-        Path, typer.Argument(help="JSON lines, a folder of ESPnet's or Kaldi's, NeMo's .tsv; - is a pipe.")
-    ],
-    *,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Write them in their own form, the best first, in place of JSON."),
-    ] = None,
-    prime: Annotated[Path | None, typer.Option(help="A text to be read and learned first.")] = None,
-    alpha: Annotated[float, typer.Option(help="Weight of the log-probability, in nats.")] = 1.0,
-    static_alpha: Annotated[float, typer.Option(help="Of that to the model as loaded.")] = 0.0,
-    beta: Annotated[float, typer.Option(help="Added for each word.")] = 0.0,
-    fold_case: Annotated[
-        bool, typer.Option("--fold-case", help="Read all in lower case; what is written stays.")
-    ] = False,
-    refs: Annotated[
-        Path | None, typer.Option(help="What was said: lines UTTERANCE TEXT, or JSON. Tells word errors.")
-    ] = None,
-    dev: Annotated[
-        Path | None, typer.Option(metavar="REFS", help="Find the three weights by what was said; print them.")
-    ] = None,
-    beam_size: Annotated[int | None, typer.Option(min=1, help="Of a .tsv: lines an utterance.")] = None,
-    acoustic_scale: Annotated[float, typer.Option(help="Of Kaldi's acoustic costs.")] = 1.0,
+    lists: Path,
+    out: Path | None,
+    prime: Path | None,
+    alpha: float,
+    static_alpha: float,
+    beta: float,
+    fold_case: bool,
+    refs: Path | None,
+    dev: Path | None,
+    beam_size: int | None,
+    acoustic_scale: float,
 ) -> None:
     """Rank n-best lists by a session that learns from each winner.
 
@@ -214,9 +221,8 @@ def _said(lists: Sequence[NBest], file: Path | None, how: inputs.How) -> Mapping
 
 def _report(ranked: Sequence[Ranked]) -> None:
     """Say on standard error what learning changed, and how often each way to choose erred."""
-    console = Console(stderr=True, highlight=False)
     changed = sum(one.text != one.static_text for one in ranked)
-    console.print(f"{changed} of {len(ranked)} winners changed by learning")
+    click.echo(f"{changed} of {len(ranked)} winners changed by learning", err=True)
     judged = [one for one in ranked if one.errors]
     if not judged:
         return
@@ -229,9 +235,9 @@ def _report(ranked: Sequence[Ranked]) -> None:
         Errors(own.wrong - other.wrong, own.words)
         for own, other in zip(chosen["adapted"], chosen["static"], strict=True)
     ]
-    table = Table("chosen by", "word errors", "of words", "WER", "95 % from", "to")
+    rows = []
     for way, errors in chosen.items():
-        low, high = wer.interval(errors)
-        counts = [str(sum(column)) for column in zip(*errors, strict=True)]
-        table.add_row(way, *counts, *(f"{100 * rate:.2f} %" for rate in (wer.rate(errors), low, high)))
-    console.print(table)
+        rates = (wer.rate(errors), *wer.interval(errors))
+        rows.append((way, *map(sum, zip(*errors, strict=True)), *(f"{100 * rate:.2f} %" for rate in rates)))
+    names = ("chosen by", "word errors", "of words", "WER", "95 % from", "to")
+    click.echo(output.table(dict(zip(names, zip(*rows, strict=True), strict=True))), err=True)

@@ -1,30 +1,28 @@
 """`rlstm session …`: streams of text with a memory of their own."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import Unpack
 
-import typer
+import click
 
 from rlstm_client import Client, EventStream, Session, options
 from rlstm_client._appends import FRAME_BYTES, cut
 from rlstm_client.cli import inputs, output
+from rlstm_client.cli.commands import Group
 from rlstm_client.cli.exits import CommandError, interruption_told
-from rlstm_client.cli.inputs import command
 from rlstm_client.cli.kept import LASTING
 from rlstm_client.models import AppendResult, Generation, SessionInfo, SessionPage, SnapshotList
 from rlstm_client.texts import lines
 
-app = typer.Typer(
-    help="Sessions: streams of text that the model learns from as it reads.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+app = Group(help="Sessions: streams of text that the model learns from as it reads.")
+_name = click.argument("name", help="The snapshot's name.")
 
 
-@command(app)
+@app.command()
+@inputs.options(options.CreateOptions, "unit")
+@inputs.client
 def create(client: Client, **given: Unpack[options.CreateOptions]) -> Session:
     """Create a session and print its id.
 
@@ -33,12 +31,10 @@ def create(client: Client, **given: Unpack[options.CreateOptions]) -> Session:
     return client.sessions.create(**given)
 
 
-@command(app, "list")
-def list_sessions(
-    client: Client,
-    *,
-    name: Annotated[str | None, typer.Option("--name", help="Only the session of this name.")] = None,
-) -> SessionPage:
+@app.command("list")
+@click.option("--name", help="Only the session of this name.")
+@inputs.client
+def list_sessions(client: Client, name: str | None) -> SessionPage:
     """List your sessions, oldest first.
 
     Example: rlstm session list --json
@@ -48,7 +44,8 @@ def list_sessions(
     return SessionPage(sessions=list(client.sessions.list()))
 
 
-@command(app)
+@app.command()
+@inputs.session
 def info(session: Session) -> SessionInfo:
     """Show where a session stands and what learning has saved.
 
@@ -57,14 +54,17 @@ def info(session: Session) -> SessionInfo:
     return session.info()
 
 
-@command(app)
+@app.command()
+@inputs.each_token
+@inputs.options(options.AppendOptions)
+@inputs.source
+@inputs.session
+@inputs.text
 def append(
     session: Session,
     source: inputs.Source,
-    text: inputs.Text = None,
-    *,
-    each_token: inputs.EachToken = False,
-    in_unit: inputs.UnitOption = "bits",
+    text: str | None,
+    each_token: bool,
     **given: Unpack[options.AppendOptions],
 ) -> AppendResult:
     """Append a text: it is scored first, then learned.
@@ -73,7 +73,7 @@ def append(
 
     Example: rlstm session append "$SESSION" --file novel.txt
     """
-    asked: options.AppendOptions = {**given, "scores": "tokens" if each_token else "totals", "unit": in_unit}
+    asked: options.AppendOptions = {**given, "scores": "tokens" if each_token else "totals"}
     whole = source.whole(text)
     if not whole:
         raise CommandError("the text is empty")
@@ -81,14 +81,17 @@ def append(
         return session.append(whole, **asked)
 
 
-@command(app)
+@app.command()
+@inputs.options(options.StreamAppendOptions)
+@inputs.source
+@inputs.session_id
+@inputs.server
+@inputs.as_json
 def stream(
-    session: Session,
+    session_id: str,
     server: inputs.Server,
     source: inputs.Source,
-    *,
-    in_unit: inputs.UnitOption = "bits",
-    as_json: inputs.AsJson = False,
+    as_json: bool,
     **given: Unpack[options.StreamAppendOptions],
 ) -> None:
     """Append lines as they come, over one connection, and print what each costs: adapted, static, the line.
@@ -108,23 +111,25 @@ def stream(
                 under_way.append(piece)
                 yield piece
 
-    session.info()  # what is wrong from the start is told at once
+    with Client(server.url, api_key=server.api_key) as client:
+        known = inputs.session_of(client, session_id)
+        known.info()  # what is wrong from the start is told at once
     lasting = Client(server.url, api_key=server.api_key, retries=LASTING)
     with lasting, interruption_told():
-        same = lasting.sessions.get(session.id)
-        asked: options.StreamAppendOptions = {**given, "scores": "totals", "unit": in_unit}
-        for answer in same.stream(pieces(), **asked):
+        session = lasting.sessions.get(known.id)
+        asked: options.StreamAppendOptions = {**given, "scores": "totals"}
+        for answer in session.stream(pieces(), **asked):
             output.print_line(answer, under_way.popleft(), as_json=as_json)
 
 
-@command(app)
+@app.command()
+@click.option("--lm", default=1.0, help="Weight of the log-probability.")
+@click.option("--length", default=0.0, help="Weight of the number of tokens.")
+@inputs.source
+@inputs.session
+@click.argument("candidates", nargs=-1, help="The texts to rank.")
 def score(
-    session: Session,
-    source: inputs.Source,
-    candidates: Annotated[list[str] | None, typer.Argument(help="The texts to rank.")] = None,
-    *,
-    lm: Annotated[float, typer.Option(help="Weight of the log-probability.")] = 1.0,
-    length: Annotated[float, typer.Option(help="Weight of the number of tokens.")] = 0.0,
+    session: Session, source: inputs.Source, candidates: tuple[str, ...], lm: float, length: float
 ) -> output.Ranked:
     """Rank candidates for what comes next; the session does not change. A file has one candidate a line.
 
@@ -134,18 +139,21 @@ def score(
     return output.Ranked(session.score(texts, weights={"lm": lm, "length": length}), texts)
 
 
-@command(app)
-def generate(
-    session: Session, *, as_json: inputs.AsJson = False, **given: Unpack[options.SessionGenerateOptions]
-) -> Generation | EventStream:
+@app.command()
+@inputs.options(options.SessionGenerateOptions, "unit")
+@inputs.session
+def generate(session: Session, **given: Unpack[options.SessionGenerateOptions]) -> Generation | EventStream:
     """Continue the session's text with what it has learned.
 
     Example: rlstm session generate "$SESSION" --max-tokens 40
     """
-    return session.generate(**given) if as_json else session.generate_stream(**given)
+    whole = click.get_current_context().params["as_json"]
+    return session.generate(**given) if whole else session.generate_stream(**given)
 
 
-@command(app)
+@app.command()
+@inputs.options(options.ResetOptions)
+@inputs.session
 def reset(session: Session, **given: Unpack[options.ResetOptions]) -> SessionInfo:
     """Forget what was learned, what was read, or both; totals and position go on.
 
@@ -154,7 +162,9 @@ def reset(session: Session, **given: Unpack[options.ResetOptions]) -> SessionInf
     return session.reset(**given)
 
 
-@command(app, "set")
+@app.command("set")
+@inputs.options(options.UpdateOptions)
+@inputs.session
 def update(session: Session, **given: Unpack[options.UpdateOptions]) -> SessionInfo:
     """Change how long a session lives unused, its notes, or whether it learns.
 
@@ -163,13 +173,13 @@ def update(session: Session, **given: Unpack[options.UpdateOptions]) -> SessionI
     return session.update(**given)
 
 
-@command(app)
+@app.command()
+@click.option("--drop", is_flag=True, help="Remove the snapshot of this name instead.")
+@inputs.options(options.ChangeOptions)
+@inputs.session
+@_name
 def snapshot(
-    session: Session,
-    name: inputs.SnapshotName,
-    *,
-    drop: Annotated[bool, typer.Option("--drop", help="Remove the snapshot of this name instead.")] = False,
-    **given: Unpack[options.ChangeOptions],
+    session: Session, name: str, drop: bool, **given: Unpack[options.ChangeOptions]
 ) -> SnapshotList | str:
     """Give the present version a name to go back to.
 
@@ -181,7 +191,8 @@ def snapshot(
     return SnapshotList(snapshots=[session.snapshot(name, **given)])
 
 
-@command(app)
+@app.command()
+@inputs.session
 def snapshots(session: Session) -> SnapshotList:
     """List a session's named snapshots, oldest version first.
 
@@ -190,10 +201,11 @@ def snapshots(session: Session) -> SnapshotList:
     return SnapshotList(snapshots=session.snapshots())
 
 
-@command(app)
-def restore(
-    session: Session, name: inputs.SnapshotName, **given: Unpack[options.ChangeOptions]
-) -> SessionInfo:
+@app.command()
+@inputs.options(options.ChangeOptions)
+@inputs.session
+@_name
+def restore(session: Session, name: str, **given: Unpack[options.ChangeOptions]) -> SessionInfo:
     """Go back to a named snapshot: all is as it was then, under a new version.
 
     Example: rlstm session restore "$SESSION" before-the-storm
@@ -201,7 +213,9 @@ def restore(
     return session.restore(name, **given)
 
 
-@command(app)
+@app.command()
+@inputs.options(options.ForkOptions)
+@inputs.session
 def fork(session: Session, **given: Unpack[options.ForkOptions]) -> Session:
     """Make an independent copy of a session and print its id.
 
@@ -210,11 +224,10 @@ def fork(session: Session, **given: Unpack[options.ForkOptions]) -> Session:
     return session.fork(**given)
 
 
-@command(app)
-def export(
-    session: Session,
-    file: Annotated[Path, typer.Argument(help="Where to; what is there is replaced.")],
-) -> str:
+@app.command()
+@inputs.session
+@click.argument("file", type=inputs.FILE, help="Where to; what is there is replaced.")
+def export(session: Session, file: Path) -> str:
     """Write a session to a file, which `import` reads.
 
     Example: rlstm session export "$SESSION" diary.rlstm
@@ -223,12 +236,13 @@ def export(
     return f"exported {session.id} to {file}"
 
 
-@command(app, "import")
-def import_session(
-    client: Client,
-    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="What `export` wrote.")],
-    **given: Unpack[options.ImportOptions],
-) -> Session:
+@app.command("import")
+@inputs.options(options.ImportOptions)
+@inputs.client
+@click.argument(
+    "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="What `export` wrote."
+)
+def import_session(client: Client, file: Path, **given: Unpack[options.ImportOptions]) -> Session:
     """Make a session of an exported file and print its id.
 
     Example: rlstm session import diary.rlstm --name diary-2
@@ -236,15 +250,14 @@ def import_session(
     return client.sessions.import_session(file, **given)
 
 
-@command(app)
-def delete(
-    client: Client,
-    session_ids: Annotated[list[str], typer.Argument(metavar="SESSION", help="The sessions' ids.")],
-) -> None:
+@app.command()
+@inputs.client
+@click.argument("session_ids", metavar="SESSION...", nargs=-1, required=True, help="Their ids or names.")
+def delete(client: Client, session_ids: Sequence[str]) -> None:
     """Delete sessions for good.
 
     Example: rlstm session delete "$SESSION"
     """
     for session_id in session_ids:
-        client.sessions.get(session_id).delete()
+        inputs.session_of(client, session_id).delete()
         output.write(f"deleted {session_id}\n")

@@ -11,13 +11,12 @@ import threading
 from array import array
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Final, NamedTuple, TypeVar
 
 from rlstm_client import texts
-from rlstm_client.cli.inputs import How, Invalid
+from rlstm_client.cli.inputs import How
 
 T = TypeVar("T")
 
@@ -30,14 +29,7 @@ _LOOK_SECONDS: Final = 0.5
 _HEAD_BYTES: Final = 256
 
 
-@dataclass(frozen=True, kw_only=True)
-class HowLogs(How):
-    """How logs are read: what is no text in them is replaced."""
-
-    invalid: Invalid = "replace"
-
-
-AS_LOGS: Final = HowLogs()
+AS_LOGS: Final = How(invalid="replace")
 
 
 class Line(NamedTuple):

@@ -4,15 +4,15 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
-import typer
+import click
 
 from rlstm_client import AsyncClient, AsyncSession, texts
 from rlstm_client.cli import inputs, items
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.items import Item
-from rlstm_client.cli.kept import USUAL, Service
+from rlstm_client.cli.kept import USUAL, Service, service
 from rlstm_client.cli.words import By, Costs, KenLM, Reading, Space, Table, To
 from rlstm_client.models import AppendResult, ScoredItem, Unit
 from rlstm_client.options import CreateOptions
@@ -22,6 +22,10 @@ CHARACTERS_AT_ONCE: Final = 100_000  # of several texts
 
 Reset = Literal["item", "condition", "never"]
 Adapts = Literal["frozen", "weights", "memory", "both"]
+
+reset_option = click.option(
+    "--reset", type=click.Choice(get_args(Reset)), default="item", help="When what was learned is forgotten."
+)
 
 
 @dataclass
@@ -136,30 +140,54 @@ def batches(given: Sequence[Item]) -> Iterator[list[Item]]:
     yield batch
 
 
-@inputs.command()
+@click.command()
+@click.argument("file", type=inputs.FILE, help="Text, or a table (.csv, .tsv); - is standard input.")
+@click.option(
+    "form",
+    "--from",
+    type=click.Choice(get_args(items.Form)),
+    help="What the file is, where its name does not tell.",
+)
+@click.option("--column", help="Of a table [sentence, text, or word: a word a row].")
+@click.option("mark", "--regions", help="What parts regions, such as |.")
+@click.option("--by", type=click.Choice(get_args(By)), default="word", help="What has a row.")
+@click.option("--to", type=click.Choice(get_args(To)), default="csv", help="What is written.")
+@click.option("--unit", type=click.Choice(get_args(Unit)), help="Of costs and entropies [bits].")
+@click.option(
+    "--adapt",
+    type=click.Choice(get_args(Adapts)),
+    default="both",
+    help="What adapts: nothing, weights, a memory, or both.",
+)
+@reset_option
+@click.option("--adapt-on", type=inputs.FILE, help="A text that is learned before all.")
+@click.option("freeze", "--then-freeze", is_flag=True, help="Learn nothing after --adapt-on.")
+@click.option(
+    "--kenlm",
+    type=click.Choice(get_args(Costs)),
+    help="Write these costs of lines as KenLM's query does, in log10.",
+)
+@click.option(
+    "--space", type=click.Choice(get_args(Space)), help="Of --kenlm: the word that a space counts in."
+)
+@service
+@inputs.how
 def surprisal(
     service: Service,
     how: inputs.How,
-    file: Annotated[Path, typer.Argument(help="Text, or a table (.csv, .tsv); - is standard input.")],
-    *,
-    form: Annotated[
-        items.Form | None, typer.Option("--from", help="What the file is, where its name does not tell.")
-    ] = None,
-    column: Annotated[
-        str | None, typer.Option(help="Of a table [sentence, text, or word: a word a row].")
-    ] = None,
-    mark: Annotated[str | None, typer.Option("--regions", help="What parts regions, such as |.")] = None,
-    by: Annotated[By, typer.Option(help="What has a row.")] = "word",
-    to: Annotated[To, typer.Option(help="What is written.")] = "csv",
-    unit: Annotated[Unit | None, typer.Option(help="Of costs and entropies [bits].")] = None,
-    adapt: Annotated[Adapts, typer.Option(help="What adapts: nothing, weights, a memory, or both.")] = "both",
-    reset: Annotated[Reset, typer.Option(help="When what was learned is forgotten.")] = "item",
-    adapt_on: Annotated[Path | None, typer.Option(help="A text that is learned before all.")] = None,
-    freeze: Annotated[bool, typer.Option("--then-freeze", help="Learn nothing after --adapt-on.")] = False,
-    kenlm: Annotated[
-        Costs | None, typer.Option(help="Write these costs of lines as KenLM's query does, in log10.")
-    ] = None,
-    space: Annotated[Space | None, typer.Option(help="Of --kenlm: the word that a space counts in.")] = None,
+    file: Path,
+    form: items.Form | None,
+    column: str | None,
+    mark: str | None,
+    by: By,
+    to: To,
+    unit: Unit | None,
+    adapt: Adapts,
+    reset: Reset,
+    adapt_on: Path | None,
+    freeze: bool,
+    kenlm: Costs | None,
+    space: Space | None,
 ) -> None:
     """Write what each word of a text costs, frozen and adapted, as a table with a row a word.
 

@@ -1,24 +1,28 @@
 """`rlstm score` and `rlstm generate`: what a text costs, and how it goes on."""
 
-from typing import Annotated, Unpack
+from typing import Unpack
 
-import typer
+import click
 
 from rlstm_client import AsyncClient
 from rlstm_client.cli import inputs, output
-from rlstm_client.cli.kept import Service
-from rlstm_client.models import Generation, Scores
+from rlstm_client.cli.kept import Service, service
+from rlstm_client.models import Scores
 from rlstm_client.options import GenerateOptions, ScoreOptions
 
 
-@inputs.command()
+@click.command()
+@inputs.text
+@inputs.each_token
+@inputs.options(ScoreOptions, "model")
+@service
+@inputs.source
+@inputs.answers
 def score(
     service: Service,
     source: inputs.Source,
-    text: inputs.Text = None,
-    *,
-    in_unit: inputs.UnitOption = "bits",
-    each_token: inputs.EachToken = False,
+    text: str | None,
+    each_token: bool,
     **given: Unpack[ScoreOptions],
 ) -> output.Scored:
     """Score a text: how many bits each byte of it costs the model. Options of learning imply --adapt.
@@ -27,21 +31,25 @@ def score(
     """
     whole = source.whole(text)
     scores: Scores = "tokens" if each_token or given.get("top") else "totals"
-    options: ScoreOptions = {**given, "unit": in_unit, "scores": scores}
+    options: ScoreOptions = {**given, "scores": scores}
     if service.model and not service.local:
         options["model"] = service.model
     return output.Scored(service.run(lambda client: client.score(whole, **options)), whole)
 
 
-@inputs.command()
+@click.command()
+@click.argument("prompt", required=False, help="The text to continue; none starts a text.")
+@inputs.options(GenerateOptions, "model", "unit")
+@service
+@inputs.source
+@inputs.as_json
 def generate(
     service: Service,
     source: inputs.Source,
-    prompt: Annotated[str | None, typer.Argument(help="The text to continue; none starts a text.")] = None,
-    *,
-    as_json: inputs.AsJson = False,
+    prompt: str | None,
+    as_json: bool,
     **given: Unpack[GenerateOptions],
-) -> Generation | None:
+) -> None:
     """Continue a prompt; the text is printed as it comes.
 
     Example: rlstm generate "It was a dark and" --max-tokens 40 --seed 1
@@ -57,5 +65,6 @@ def generate(
                 output.write_event(event)
 
     if as_json:
-        return service.run(lambda client: client.generate(text, **given))
-    return service.run(as_it_comes)
+        output.print_json(service.run(lambda client: client.generate(text, **given)))
+    else:
+        service.run(as_it_comes)

@@ -23,9 +23,9 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextman
 from dataclasses import dataclass, field
 from itertools import pairwise, repeat, zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args
+from typing import Any, Final, get_args
 
-import typer
+import click
 
 from rlstm_client import AsyncClient, AsyncSession
 from rlstm_client.cli import inputs, output
@@ -42,8 +42,8 @@ from rlstm_client.cli.judging import (
     read_note,
     spans_of_words,
 )
-from rlstm_client.cli.kept import LASTING, Kept, Service
-from rlstm_client.cli.sources import File, HowLogs, Line, StandardInput
+from rlstm_client.cli.kept import LASTING, Kept, Service, service
+from rlstm_client.cli.sources import File, Line, StandardInput
 from rlstm_client.models import Adapt
 from rlstm_client.options import ChangeOptions
 
@@ -173,12 +173,8 @@ class Watch:
 class Alarms:
     """Where alarms go beside standard output."""
 
-    alertmanager: Annotated[
-        str | None, typer.Option(metavar="URL", help="Send alarms to this Alertmanager too.")
-    ] = None
-    metrics: Annotated[
-        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus here.")
-    ] = None
+    alertmanager: str | None
+    metrics: str | None
 
     @asynccontextmanager
     async def told(self, watches: Sequence[Watch]) -> AsyncIterator[Tell]:
@@ -203,49 +199,70 @@ class Alarms:
             yield tell
 
 
-@inputs.command()
+@click.command()
+@click.argument("logs", type=inputs.FILE, nargs=-1, help="The logs. Without one, or -: standard input.")
+@click.option(
+    "--journal",
+    multiple=True,
+    metavar="FILE|-|journalctl",
+    help="What `journalctl -o json` wrote, or writes into standard input; or run it.",
+)
+@click.option(
+    "--otlp", multiple=True, metavar="[HOST:]PORT", help="Take OTLP/HTTP logs from a collector here."
+)
+@click.option("--follow", "-F", is_flag=True, help="Read on as the files grow and rotate.")
+@click.option(
+    "--name", multiple=True, help="Keep the session under this name, and go on with it; one for each log."
+)
+@click.option(
+    "--state",
+    multiple=True,
+    type=inputs.FILE,
+    help="With --local: keep the session in this file; one for each log.",
+)
+@click.option(
+    "--adapt",
+    type=click.Choice(get_args(Adapt)),
+    default="memory",
+    help="What learns the log, of a new session.",
+)
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0),
+    default=THRESHOLD,
+    help="The highest score, of about 1, that is no alarm.",
+)
+@click.option("--warm-up", type=click.IntRange(2), default=WARM_UP, help="Lines before the first alarm.")
+@click.option("every", "--all", is_flag=True, help="Write every line, not only alarms.")
+@service
+@inputs.given("how", inputs.How, *inputs.how_options("replace"))
+@inputs.given(
+    "alarms",
+    Alarms,
+    click.option("--alertmanager", metavar="URL", help="Send alarms to this Alertmanager too."),
+    click.option("--metrics", metavar="[HOST:]PORT", help="Serve metrics for Prometheus here."),
+)
 def watch(
     service: Service,
-    how: HowLogs,
+    how: inputs.How,
     alarms: Alarms,
-    logs: Annotated[
-        list[Path] | None, typer.Argument(help="The logs. Without one, or -: standard input.")
-    ] = None,
-    *,
-    journal: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE|-|journalctl",
-            help="What `journalctl -o json` wrote, or writes into standard input; or run it.",
-        ),
-    ] = None,
-    otlp: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[HOST:]PORT", help="Take OTLP/HTTP logs from a collector here."),
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-F", help="Read on as the files grow and rotate.")
-    ] = False,
-    name: Annotated[
-        list[str] | None,
-        typer.Option(help="Keep the session under this name, and go on with it; one for each log."),
-    ] = None,
-    state: Annotated[
-        list[Path] | None, typer.Option(help="With --local: keep the session in this file; one for each log.")
-    ] = None,
-    adapt: Annotated[Adapt, typer.Option(help="What learns the log, of a new session.")] = "memory",
-    threshold: Annotated[
-        float, typer.Option(min=0, help="The highest score, of about 1, that is no alarm.")
-    ] = THRESHOLD,
-    warm_up: Annotated[int, typer.Option(min=2, help="Lines before the first alarm.")] = WARM_UP,
-    every: Annotated[bool, typer.Option("--all", help="Write every line, not only alarms.")] = False,
+    logs: Sequence[Path],
+    journal: Sequence[str],
+    otlp: Sequence[str],
+    follow: bool,
+    name: Sequence[str],
+    state: Sequence[Path],
+    adapt: Adapt,
+    threshold: float,
+    warm_up: int,
+    every: bool,
 ) -> None:
     """Write the strange lines of a log as JSON; what is usual is learned as it is read.
 
     Example: tail -F app.log | rlstm watch --name app >> alarms.jsonl
     """
-    sources = _sources(logs or (), journal or (), otlp or (), follow, how)
-    sessions = _sessions(len(sources), service, adapt, name or (), state or ())
+    sources = _sources(logs, journal, otlp, follow, how)
+    sessions = _sessions(len(sources), service, adapt, name, state)
     watches = [
         Watch(log, Judge(threshold, warm_up), kept) for log, kept in zip(sources, sessions, strict=True)
     ]

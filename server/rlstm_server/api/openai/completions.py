@@ -24,7 +24,7 @@ from rlstm_server.api import problems
 from rlstm_server.api.bodies import respond, strict_routes
 from rlstm_server.api.dependencies import ContextDep, KeyedDep
 from rlstm_server.api.generate import TOKEN_NUMBERS, Texts, frame, open_stream, take_in
-from rlstm_server.api.openai.models import ModelPath, Named, call_of, encode, resolve
+from rlstm_server.api.openai.models import ModelPath, NamedModel, call_of, encode, resolve
 from rlstm_server.api.openai.schemas import CompletionIn, CompletionOut, Documented, Lenient, envelopes
 from rlstm_server.caller import Call
 from rlstm_server.errors import InternalError, InvalidField, ServerError, TooLarge
@@ -37,7 +37,7 @@ from rlstm_server.schemas.generation import (
     TokenEvent,
     Usage,
 )
-from rlstm_server.schemas.text import EngineIdentity, Passage
+from rlstm_server.schemas.text import EngineIdentity
 from rlstm_server.schemas.wire import column, laid_out
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -85,14 +85,8 @@ async def complete(body: CompletionIn, context: KeyedDep, retries: RetryCount = 
     events = context.engine.complete(_request(body, named, await call_of(named, context)))
     head, vocab = _head(named), named.served.vocab
     if body.stream:
-        return await open_stream(
-            events,
-            Chunks(head, body, vocab),
-            trace=context.trace,
-            metrics=context.metrics,
-            ping_seconds=context.limits.ping_seconds,
-            headers=STREAM_HEADERS | body.warning,
-        )
+        headers = STREAM_HEADERS | body.warning
+        return await open_stream(events, Chunks(head, body, vocab), context, headers)
     texts = await take_in(events, len(body.prompt) * body.choices)
     told = body.tells_prompts * sum(len(prompt.ids) for prompt in texts.prompts.values())
     entries = body.choices * told + texts.completion_tokens
@@ -104,7 +98,7 @@ async def complete(body: CompletionIn, context: KeyedDep, retries: RetryCount = 
     )
 
 
-def _request(body: CompletionIn, named: Named, call: Call) -> CompletionRequest:
+def _request(body: CompletionIn, named: NamedModel, call: Call) -> CompletionRequest:
     return CompletionRequest(
         call=call,
         model=named.served.name,
@@ -117,7 +111,7 @@ def _request(body: CompletionIn, named: Named, call: Call) -> CompletionRequest:
     )
 
 
-def _head(named: Named) -> dict[str, Any]:
+def _head(named: NamedModel) -> dict[str, Any]:
     """Give what all objects of one answer have in common."""
     return {
         "id": f"cmpl-{secrets.token_hex(12)}",
@@ -390,7 +384,7 @@ async def logprob(model_id: ModelPath, body: LogprobIn, context: ContextDep) -> 
     request = CompletionRequest(
         call=call,
         model=named.served.name,
-        prompts=(Passage(tokens=ids),),
+        prompts=(ids,),
         settings=GenerationSettings(max_tokens=0),
         top=1,
         adaptation=named.adaptation,

@@ -26,7 +26,7 @@ from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.reading import Piece, read_passage
 from rlstm_server.engine.requests import off_loop
 from rlstm_server.errors import InvalidField, ModelNotFound
-from rlstm_server.schemas.text import AdaptationRequest, Passage
+from rlstm_server.schemas.text import AdaptationRequest
 from rlstm_server.schemas.wire import Ids, Strict, column
 
 ADAPT = ":adapt"
@@ -41,7 +41,7 @@ ModelPath = Annotated[str, Path(description="A name that `/v1/models` lists.", m
 routes = strict_routes("openai")
 
 
-class Named(NamedTuple):
+class NamedModel(NamedTuple):
     """What a name stands for: a model, and how it learns from what it reads; None for not at all.
 
     `session` is the id or the name of one to read in, empty for none.
@@ -53,17 +53,17 @@ class Named(NamedTuple):
     session: str = ""
 
 
-def models(context: RequestContext) -> Mapping[str, Named]:
+def models(context: RequestContext) -> Mapping[str, NamedModel]:
     """Give every name that is served, the default first."""
     found = []
     for served in context.engine.models:
-        found.append(Named(served.name, served, None))
+        found.append(NamedModel(served.name, served, None))
         if served.rules:
-            found.append(Named(served.name + ADAPT, served, AdaptationRequest()))
+            found.append(NamedModel(served.name + ADAPT, served, AdaptationRequest()))
     return {named.id: named for named in found}
 
 
-def resolve(context: RequestContext, model: str | None) -> Named:
+def resolve(context: RequestContext, model: str | None) -> NamedModel:
     """Give what a name stands for; None is the default. Raises ModelNotFound."""
     known = models(context)
     name, mark, session = (next(iter(known)) if model is None else model).partition(SESSION)
@@ -74,7 +74,7 @@ def resolve(context: RequestContext, model: str | None) -> Named:
     return named._replace(id=f"{name}{mark}{session}", session=session)
 
 
-async def call_of(named: Named, context: RequestContext) -> Call:
+async def call_of(named: NamedModel, context: RequestContext) -> Call:
     """Say who asks, and for which session. Raises Forbidden, and NotFound where none has this name."""
     if not named.session:
         return context.call
@@ -119,11 +119,11 @@ async def get_model(model_id: ModelPath, context: ContextDep) -> Response:
     named = resolve(context, model_id)
     call = await call_of(named, context)
     if call.session:
-        await context.engine.session_info(call.tenant, call.session)
+        await context.engine.session_info(call)
     return await respond(lambda: _fields(named, context))
 
 
-def _fields(named: Named, context: RequestContext) -> dict[str, Any]:
+def _fields(named: NamedModel, context: RequestContext) -> dict[str, Any]:
     return {"id": named.id, "object": "model", "created": context.services.started, "owned_by": OWNER}
 
 
@@ -204,11 +204,11 @@ async def tokenizer_info(
 
 async def encode(vocab: Vocab, text: str, field: str) -> list[int]:
     """Give a text's ids, without holding others up. Raises InvalidText."""
-    return (await off_loop(len(text), lambda: read_passage(vocab, Passage(text=text), field))).ids
+    return (await off_loop(len(text), lambda: read_passage(vocab, text, field))).ids
 
 
 def _text(vocab: Vocab, ids: list[int]) -> str:
-    piece: Piece = read_passage(vocab, Passage(tokens=tuple(ids)), "")
+    piece: Piece = read_passage(vocab, ids, "")
     joined = b"".join(map(vocab.token_bytes, ids))
     try:
         joined.decode("utf-8")

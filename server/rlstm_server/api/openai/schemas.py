@@ -60,25 +60,25 @@ _PROMPT_SCHEMA = {
 def _prompts(value: Any) -> tuple[Passage, ...]:
     """Read any of the four forms of a prompt. By hand: a union would try each form on a million ids."""
     if isinstance(value, str):
-        return (Passage(text=value),)
+        return (value,)
     if not isinstance(value, list) or not value:
         raise ValueError("must be a text, ids, or a list of texts or of ids, and not empty")
     kinds = set(map(type, value))
     if kinds == {int}:
-        return (Passage(tokens=tuple(value)),)
+        return (tuple(value),)
     if len(value) > MAX_PROMPTS:
         raise ValueError(f"at most {MAX_PROMPTS:,} texts")
     if kinds == {str}:
-        return tuple(Passage(text=text) for text in value)
+        return tuple(value)
     if kinds == {list}:
         return tuple(_ids(place, ids) for place, ids in enumerate(value))
     raise ValueError("a list holds texts only, ids only, or lists of ids only")
 
 
-def _ids(place: int, value: list[Any]) -> Passage:
+def _ids(place: int, value: list[Any]) -> tuple[int, ...]:
     if set(map(type, value)) != {int}:
         raise ValueError(f"entry {place} must be a list of integers, and not empty")
-    return Passage(tokens=tuple(value))
+    return tuple(value)
 
 
 PromptField = Annotated[
@@ -190,7 +190,7 @@ class CompletionIn(Lenient):
     @classmethod
     def _check_store(cls, value: bool | None, info: ValidationInfo) -> bool | None:
         prompts = info.data.get("prompt", ())
-        if value and (len(prompts) != 1 or not (prompts[0].text or prompts[0].tokens)):
+        if value and (len(prompts) != 1 or not prompts[0]):
             raise ValueError("a session learns from one prompt at a time, and not from an empty one")
         if value and SESSION not in info.data.get("model", SESSION):
             raise ValueError("needs a session: NAME@SESSION as the model")
@@ -208,7 +208,7 @@ class CompletionIn(Lenient):
     def _check_special_tokens(cls, value: bool | None, info: ValidationInfo) -> bool | None:
         if value and SESSION in info.data.get("model", ""):
             raise ValueError("a session goes on with its text: nothing comes before a prompt")
-        if value and any(prompt.tokens for prompt in info.data.get("prompt", ())):
+        if value and any(not isinstance(prompt, str) for prompt in info.data.get("prompt", ())):
             raise ValueError("ids are read as they are: put bos among them")
         return value
 
@@ -252,7 +252,7 @@ class CompletionIn(Lenient):
     @property
     def most_entries(self) -> int:
         """An upper bound of the tokens that the answer reports: no vocabulary has more tokens than bytes."""
-        sizes = (len(prompt.tokens or (prompt.text or "").encode()) for prompt in self.prompt)
+        sizes = (len(prompt.encode() if isinstance(prompt, str) else prompt) for prompt in self.prompt)
         return self.choices * (self.tells_prompts * sum(sizes) + len(self.prompt) * self.settings.max_tokens)
 
     @property

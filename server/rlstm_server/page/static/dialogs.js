@@ -3,14 +3,17 @@
 import { byId, element } from "./element.js";
 import { called, bytes as size } from "./words.js";
 
-/** Show a dialog, and wait for it to be closed: its fields, or null where it was given up. */
+/**
+ * Show a dialog, and wait for its form: the fields, or null where it was given up.
+ *
+ * A browser tells of `close` a frame later, when the same dialog may have been opened again.
+ */
 function asked(dialog) {
-  dialog.returnValue = "";
+  const form = dialog.querySelector("form");
   dialog.showModal();
   return new Promise((answer) => {
-    dialog.addEventListener("close", () => {
-      answer(dialog.returnValue === "" ? null : Object.fromEntries(new FormData(dialog.querySelector("form"))));
-    }, { once: true });
+    form.onsubmit = ({ submitter }) => answer(submitter.value === "" ? null : Object.fromEntries(new FormData(form)));
+    dialog.oncancel = () => answer(null);
   });
 }
 
