@@ -43,7 +43,7 @@ class EngineTarget:
 
     async def delete(self, session: str) -> None:
         """End a session."""
-        await self.engine.delete(self.tenant, session)
+        await self.engine.delete(self._call(session))
 
     def _call(self, session: str = "") -> Call:
         return Call(tenant=self.tenant, request_id="bench", session=session)

@@ -137,7 +137,7 @@ async def use(engine, data):
     except ServerError:
         return "unusable"
     finally:
-        await engine.delete(KEY.tenant, made.info.id)
+        await engine.delete(replace(CALLER, session=made.info.id))
     return "used"
 
 

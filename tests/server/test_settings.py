@@ -97,8 +97,6 @@ def test_without_keys_only_loopback_is_bound(host):
         ("RLSTM_CACHE_BYTES", "-1"),
         ("RLSTM_LIMITS__BODY_BYTES", "canary"),
         ("RLSTM_LIMITS__CONNECTIONS", "0"),
-        ("RLSTM_WORKERS", "2"),
-        ("RLSTM_WORKERS", "0"),
         ("RLSTM_API_KEYS", "canary!"),
     ],
 )

@@ -100,21 +100,21 @@ async def listing(
     if name is not None and cursor is not None:
         raise InvalidField("cursor", "cursor: there is one page of a name")
     context.held.take(limit * SESSION_BYTES)
-    page = await context.engine.list_sessions(context.call.tenant, limit, cursor, name)
+    page = await context.engine.list_sessions(context.call, limit, cursor, name)
     return await respond(page, tokens=len(page.sessions))
 
 
 @routes.get(ONE, responses=answers(200, SessionInfo, *SESSION))
 async def info(context: AskingDep, min_version: MinVersion = None) -> Response:
     """Tell where a session stands and what learning has saved it."""
-    found = await context.engine.session_info(context.call.tenant, context.call.session, min_version)
+    found = await context.engine.session_info(context.call, min_version)
     return await respond(found, version=found.version)
 
 
 @routes.get(f"{ONE}/note", responses=answers(200, NoteAnswer, *SESSION))
 async def note(context: AskingDep, min_version: MinVersion = None) -> Response:
     """Give the newest note."""
-    found = await context.engine.session_note(context.call.tenant, context.call.session, min_version)
+    found = await context.engine.session_note(context.call, min_version)
     return await respond(found, version=found.version)
 
 
@@ -161,7 +161,7 @@ async def reset(body: ResetRequest, context: ChangingDep) -> Response:
 @routes.delete(ONE, responses=problems(*SESSION), status_code=204)
 async def delete(context: AskingDep) -> Response:
     """End a session for good. Repeating it is harmless."""
-    await context.engine.delete(context.call.tenant, context.call.session)
+    await context.engine.delete(context.call)
     return Response(status_code=204)
 
 
@@ -195,14 +195,14 @@ async def take(body: SnapshotRequest, context: ChangingDep) -> Response:
 @routes.get(f"{ONE}/snapshots", responses=answers(200, SnapshotPage, *SESSION))
 async def list_snapshots(context: AskingDep, min_version: MinVersion = None) -> Response:
     """List a session's named snapshots, oldest version first."""
-    found = await context.engine.list_snapshots(context.call.tenant, context.call.session, min_version)
+    found = await context.engine.list_snapshots(context.call, min_version)
     return await respond(SnapshotPage(snapshots=found), tokens=len(found))
 
 
 @routes.delete(f"{ONE}/snapshots/{{snapshot}}", responses=problems(*SESSION), status_code=204)
 async def drop(context: AskingDep, snapshot: SnapshotDep) -> Response:
     """Remove a named snapshot. Repeating it is harmless."""
-    await context.engine.drop_snapshot(context.call.tenant, context.call.session, snapshot)
+    await context.engine.drop_snapshot(context.call, snapshot)
     return Response(status_code=204)
 
 

@@ -127,7 +127,7 @@ class TextStream:
 
     async def run(self) -> None:
         """Serve the connection to its end; what went wrong is told before it is closed."""
-        info = await self._engine.session_info(self._call.tenant, self._call.session)
+        info = await self._engine.session_info(self._call)
         await self._socket.accept(PROTOCOL if PROTOCOL in self._socket.scope["subprotocols"] else None)
         self._trace.keyed = True  # a frame may have been sent before
         seq: int | None = None
@@ -253,5 +253,5 @@ async def answer_plainly(context: AskingDep, asked: Annotated[Asked, Query()]) -
     `bearer.<key>`. A request that is no WebSocket is refused as that would be, or else with 426: browsers do
     not tell why a WebSocket was refused.
     """
-    await context.engine.session_info(context.call.tenant, context.call.session)
+    await context.engine.session_info(context.call)
     raise UpgradeRequired("ask for a WebSocket here; if that was done, a proxy did not pass it on")

@@ -154,9 +154,7 @@ class Completions:
         self, order: _Order, request: CompletionRequest, version: int | None = None
     ) -> SessionCopy:
         """Read the newest state of the session. Raises NotFound, Gone; ModelNotFound for another model's."""
-        copy = await self.sessions.read(
-            requests.session_key(request.call.tenant, request.call.session), version
-        )
+        copy = await self.sessions.read(requests.session_key(request.call), version)
         if copy.state.served is not order.served:
             raise ModelNotFound("model: the session belongs to another model, which `GET /sessions` tells")
         order.copy = copy

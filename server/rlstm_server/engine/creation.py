@@ -76,7 +76,7 @@ class Creator:
     async def fork(self, request: ForkRequest) -> CreatedSession:
         """Copy a session, as it is or as it was at a named snapshot."""
         requests.check_metadata(request.metadata or {})
-        source = requests.session_key(request.call.tenant, request.call.session)
+        source = requests.session_key(request.call)
 
         async def forked() -> tuple[SessionState, SessionFacts]:
             copy = await self.sessions.read(source, request.min_version)

@@ -161,7 +161,7 @@ class SessionQueues:
 
         Raises NotFound, Overloaded, and InFlight for an operation that is in it.
         """
-        key, queue = made or session_key(call.tenant, call.session), None
+        key, queue = made or session_key(call), None
         if made is None:
             queue = self._queues.get(key) or _Queue()
             if call.key is not None and any(task.call.key == call.key for task in queue.tasks):

@@ -251,7 +251,8 @@ async def read_piece(
         remembers=adapted.expert_config.remembers,
     )
     totals = Totals.of(columns, bytes=piece.bytes, words=piece.words, unknown=piece.unknown)
-    sums = _add(state.totals, None if own else totals, updates=updates, guards=guards.total())
+    sums = state.totals if own else _add(state.totals, totals)
+    sums = replace(sums, updates=sums.updates + updates, guards=sums.guards + guards.total())
     return Reading(
         state=replace(state, adapted=adapted, totals=sums, place=piece.after, loss_guard=guard),
         columns=columns,
@@ -306,11 +307,7 @@ def columns_of(
     )
 
 
-def _add(sums: SessionTotals, totals: Totals | None, *, updates: int, guards: int) -> SessionTotals:
-    updates, guards = sums.updates + updates, sums.guards + guards
-    if totals is None:
-        return replace(sums, updates=updates, guards=guards)
-
+def _add(sums: SessionTotals, totals: Totals) -> SessionTotals:
     def less(nats: float | None, logprob: float | None) -> float | None:
         return None if nats is None or logprob is None else nats - logprob
 
@@ -322,6 +319,4 @@ def _add(sums: SessionTotals, totals: Totals | None, *, updates: int, guards: in
         static_nats=less(sums.static_nats, totals.static_logprob),
         weights_nats=less(sums.weights_nats, totals.weights_logprob),
         memory_nats=less(sums.memory_nats, totals.memory_logprob),
-        updates=updates,
-        guards=guards,
     )

@@ -7,8 +7,9 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
+from rlstm_server.caller import Call
 from rlstm_server.engine.reading import Piece
-from rlstm_server.errors import InvalidText, NotFound, TooLarge
+from rlstm_server.errors import InvalidText, TooLarge
 from rlstm_server.schemas.generation import CompletionRequest, GenerationSettings
 from rlstm_server.schemas.wire import Request
 from rlstm_server.settings import Limits
@@ -87,9 +88,6 @@ def check_generation(settings: GenerationSettings, limits: Limits) -> None:
     within("n x max_tokens", settings.choices * settings.max_tokens, limits.generate_tokens)
 
 
-def session_key(tenant: str, session: str) -> SessionKey:
-    """The key of a session. Raises NotFound for an id that cannot be one."""
-    try:
-        return SessionKey(tenant, session)
-    except ValueError as error:
-        raise NotFound from error
+def session_key(call: Call) -> SessionKey:
+    """The session that is asked for."""
+    return SessionKey(call.tenant, call.session)

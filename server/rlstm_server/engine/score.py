@@ -106,7 +106,7 @@ class Scoring:
     async def rank(self, request: CandidatesRequest) -> CandidatesAnswer:
         """Rank continuations."""
         requests.within("candidates", len(request.candidates), self.limits.candidates)
-        key = requests.session_key(request.call.tenant, request.call.session)
+        key = requests.session_key(request.call)
         copy = await self.sessions.read(key, request.min_version)
         size = sum(len(candidate.passage) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))

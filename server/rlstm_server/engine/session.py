@@ -246,33 +246,33 @@ class Sessions(SessionQueues):
 
     # ---- what the store says of sessions, whatever state they are in ---------------------------------------
 
-    async def info(self, tenant: str, session: str, min_version: int | None = None) -> SessionInfo:
+    async def info(self, call: Call, min_version: int | None = None) -> SessionInfo:
         """One session. Raises NotFound, Gone, VersionMismatch below `min_version`."""
-        head = await self.store.load_head(session_key(tenant, session), with_state=False)
+        head = await self.store.load_head(session_key(call), with_state=False)
         if min_version is not None and head.version < min_version:
             raise VersionMismatch(min_version, head.version)
-        return session_info(session, head)
+        return session_info(call.session, head)
 
-    async def note(self, tenant: str, session: str, min_version: int | None = None) -> NoteAnswer:
+    async def note(self, call: Call, min_version: int | None = None) -> NoteAnswer:
         """What the client keeps with one. Raises NotFound, Gone, VersionMismatch below `min_version`."""
-        copy = await self.read(session_key(tenant, session), min_version)
+        copy = await self.read(session_key(call), min_version)
         return NoteAnswer(version=copy.revision.version, note=copy.state.note)
 
     async def export(self, call: Call, min_version: int | None = None) -> ExportedSession:
         """One as a file. Raises NotFound, Gone, VersionMismatch below `min_version`."""
-        copy = await self.read(session_key(call.tenant, call.session), min_version)
+        copy = await self.read(session_key(call), min_version)
         data = await off_loop(copy.state.nbytes, partial(write_file, copy), STATE_BYTES)
         return ExportedSession(session=call.session, version=copy.revision.version, data=data)
 
-    async def page(self, tenant: str, limit: int, cursor: str | None, name: str | None = None) -> SessionPage:
+    async def page(self, call: Call, limit: int, cursor: str | None, name: str | None = None) -> SessionPage:
         """A page of a tenant's sessions, or the one of a name. One that is damaged is left out."""
         if name is not None:
             try:
-                session = await self.store.find(tenant, name)
-                return SessionPage(sessions=(await self.info(tenant, session),), cursor=None)
+                session = await self.store.find(call.tenant, name)
+                return SessionPage(sessions=(await self.info(replace(call, session=session)),), cursor=None)
             except (Gone, NotFound):
                 return SessionPage(sessions=(), cursor=None)
-        page = await self.store.list(tenant, limit=limit, cursor=cursor)
+        page = await self.store.list(call.tenant, limit=limit, cursor=cursor)
         sessions = []
         for listed in page.sessions:
             try:
@@ -283,13 +283,13 @@ class Sessions(SessionQueues):
 
     # ---- ending -------------------------------------------------------------------------------------------
 
-    async def delete(self, tenant: str, session: str) -> None:
+    async def delete(self, call: Call) -> None:
         """End a session for good; again and again while its tombstone lives. Raises NotFound, Gone.
 
         Once the store has ended it nobody commits to it any more, so what waits in its queue is told so. One
         that cannot be read, of another version's form too, can be ended.
         """
-        key, live = session_key(tenant, session), True
+        key, live = session_key(call), True
         try:
             await self.store.load_head(key, with_state=False)
         except Gone:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ValidationError
 
+from rlstm_server.caller import Call
 from rlstm_server.engine import requests
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import StorageQuota
@@ -37,13 +38,12 @@ class NamedSnapshots:
     quota: StorageQuota
 
     async def name(self, request: SnapshotRequest) -> SnapshotAnswer:
-        """Name the present version. See Engine.take_snapshot."""
-        key = requests.session_key(request.call.tenant, request.call.session)
+        """Name the present version. Raises NotFound, Gone, SnapshotExists, VersionMismatch, Conflict."""
 
         async def work(task: Task[SnapshotAnswer]) -> SnapshotAnswer:
             for _ in range(1 + REDOS):
                 task.check()
-                answer = await self._try(key, request, task)
+                answer = await self._try(request, task)
                 if answer is not None:
                     return answer
             raise Conflict("other servers changed the session at the same time", retry_after=1)
@@ -51,18 +51,16 @@ class NamedSnapshots:
         with self.sessions.taking(request.call.key):
             return await self.sessions.enqueue(request.call, requests.digest(request), work).wait()
 
-    async def list(
-        self, tenant: str, session: str, min_version: int | None = None
-    ) -> Sequence[SessionSnapshot]:
+    async def list(self, call: Call, min_version: int | None = None) -> Sequence[SessionSnapshot]:
         """All of a session, oldest first. Raises NotFound, Gone, VersionMismatch below `min_version`."""
         if min_version is not None:
-            await self.sessions.info(tenant, session, min_version)
-        key = requests.session_key(tenant, session)
+            await self.sessions.info(call, min_version)
+        key = requests.session_key(call)
         return [_read(snapshot) for snapshot in await self.sessions.store.named_snapshots(key)]
 
-    async def drop(self, tenant: str, session: str, name: str) -> None:
+    async def drop(self, call: Call, name: str) -> None:
         """Remove one, if it is there. Raises NotFound, Gone for the session."""
-        await self.sessions.store.drop_snapshot(requests.session_key(tenant, session), name)
+        await self.sessions.store.drop_snapshot(requests.session_key(call), name)
 
     async def open(self, key: SessionKey, name: str) -> tuple[SessionState, int]:
         """Return the state of one, and its version.
@@ -72,11 +70,9 @@ class NamedSnapshots:
         snapshot, value = await self.sessions.store.read_snapshot(key, name)
         return await self.sessions.open(key, snapshot.version, value), snapshot.version
 
-    async def _try(
-        self, key: SessionKey, request: SnapshotRequest, task: Task[SnapshotAnswer]
-    ) -> SnapshotAnswer | None:
+    async def _try(self, request: SnapshotRequest, task: Task[SnapshotAnswer]) -> SnapshotAnswer | None:
         """Name the version that is the newest now; None when that was overtaken."""
-        copy = await self.sessions.read(key)
+        key, copy = task.key, await self.sessions.read(task.key)
         if (known := await self._known(key, request, copy.revision.version)) is not None:
             return self._answer(known, replayed=True)
         if request.call.if_match not in (None, copy.revision.version):

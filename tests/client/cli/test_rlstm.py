@@ -145,7 +145,7 @@ def test_a_life(session: Any, network: Network, tmp_path: Path) -> None:
     assert (appended["version"], appended["totals"]["bytes"]) == (1, 100)
     more = session("append", made, "more")
     assert all(said in more for said in ("gain", "weights", "position"))
-    assert "output_bias of 256; 2 experts; rates 0, " in session("info", made)
+    assert "output_bias of 256; 2 experts; rates 0, " in session("info", "life")
     assert json.loads(session("list", "--name", "life", "--json"))["sessions"][0]["id"] == made
     assert made in session("list")
     assert session("generate", made, "--commit", "-n", "3").endswith("\n")
@@ -168,13 +168,15 @@ def test_copies(session: Any, tmp_path: Path) -> None:
     assert json.loads(session("snapshots", made, "--json"))["snapshots"][0]["position"] == 3
     assert json.loads(session("restore", made, "here", "--json"))["position"] == 3
     fork = session("fork", made, "--snapshot", "here", "--name", "cli-twin").strip()
+    assert json.loads(session("info", "cli-twin", "--json"))["id"] == fork
     assert json.loads(session("info", fork, "--json"))["position"] == 3
+    assert "no such session" in session("info", "nobody", code=1)
     assert str(file) in session("export", made, str(file))
     copy = session("import", str(file)).strip()
     assert json.loads(session("info", copy, "--json"))["position"] == 3
     assert session("snapshot", made, "here", "--drop") == "dropped here\n"
     assert "snapshot" in session("restore", made, "here", code=1)
-    assert session("delete", made, fork, copy).count("deleted") == 3
+    assert session("delete", made, "cli-twin", copy).count("deleted") == 3
 
 
 def test_ranking(session: Any, network: Network, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ class Talk:
 
     async def info(self):
         """Where it stands."""
-        return await self.engine.session_info(self.caller.tenant, self.session)
+        return await self.engine.session_info(self.call())
 
     async def probe(self, text="a probe of the state"):
         """The score of a text after its present state."""

@@ -36,7 +36,7 @@ async def test_a_session_too_large_for_a_commit_is_not_made(store, tools):
             match=r"full of [\d,]+ with 4 experts.*RLSTM_LIMITS__STATE_BYTES.*: [\d,]+ given, at most 4,000",
         ):
             await tools.Talk.begin(engine, adaptation=AdaptationRequest(experts=4))
-        page = await engine.list_sessions("acme", 10, None)
+        page = await engine.list_sessions(tools.caller(), 10, None)
 
     assert page.sessions == ()
 

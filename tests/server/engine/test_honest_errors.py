@@ -224,7 +224,7 @@ async def test_a_refusal_that_several_get_says_to_each_what_is_true_of_his(tools
         await entered.wait()
         waiting = [asyncio.ensure_future(talk.append("y", key=key)) for key in ("k", None)]
         await asyncio.sleep(0)
-        await engine.delete(talk.caller.tenant, talk.session)
+        await engine.delete(talk.call())
         opened.set()
         told = await asyncio.gather(first, *waiting, return_exceptions=True)
     assert [(type(error), error.applied) for error in told[1:]] == [
@@ -239,7 +239,7 @@ async def test_a_session_that_cannot_be_read_can_be_ended(tools):
     async with tools.engine_on(store) as engine:
         talk = await tools.Talk.begin(engine)
         store.scripts = {"load_head": [corrupt]}
-        await engine.delete(talk.caller.tenant, talk.session)
+        await engine.delete(talk.call())
         with pytest.raises(Gone):
             await talk.info()
 

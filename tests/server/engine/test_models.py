@@ -165,7 +165,7 @@ async def test_a_session_of_a_model_that_is_not_served_is_refused(tools, store, 
             await there.append(TEXT)
         with pytest.raises(ModelMismatch):
             await there.probe()
-        page = await engine.list_sessions("acme", 10, None)
+        page = await engine.list_sessions(tools.caller(), 10, None)
         assert [(info.id, info.model, info.version) for info in page.sessions] == [(talk.session, "other", 1)]
 
 

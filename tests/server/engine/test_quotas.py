@@ -307,6 +307,6 @@ async def test_named_snapshots_count(store, tools, size):
                 await name(engine, caller, talk.session, "three")
             with pytest.raises(RateLimited, match="stored bytes"):
                 await create(engine, caller)
-        await one.drop_snapshot("acme", talk.session, "one")
+        await one.drop_snapshot(talk.call(), "one")
     async with tools.engine_on(store) as three:
         await create(three, caller)

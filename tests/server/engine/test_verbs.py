@@ -96,7 +96,7 @@ async def test_a_fork_goes_its_own_way_on_any_replica(running, tools):
         then = await fork(talk.at(two), tools, snapshot="here")
         assert await present.at(two).probe() == await then.at(one).probe() == score
         theirs = await present.append(TEXT)
-        await one.delete("acme", talk.session)
+        await one.delete(talk.call())
         assert (await then.append(TEXT)).columns.logprobs == theirs.columns.logprobs
 
 
@@ -107,7 +107,7 @@ async def test_a_fork_does_not_go_with_its_source(running, tools):
         await talk.append(TEXT)
         request = ForkRequest().by(talk.call(key="fork"))
         made = await engine.fork(request)
-        await engine.delete("acme", talk.session)
+        await engine.delete(talk.call())
         again = await engine.fork(request)
         assert (again.info.id, again.replayed) == (made.info.id, True)
         with pytest.raises(Gone):
@@ -124,7 +124,7 @@ async def test_a_way_back_can_be_repeated_without_its_snapshot(running, tools):
         await take(talk)
         await talk.append(TEXT)
         first = await restore(talk, key="back")
-        await engine.drop_snapshot("acme", talk.session, "here")
+        await engine.drop_snapshot(talk.call(), "here")
         again = await restore(talk, key="back")
         assert (again.info.version, again.info.totals) == (first.info.version, first.info.totals)
         assert again.replayed
@@ -163,7 +163,7 @@ async def test_a_dropped_snapshot_takes_nothing_else_along(running, tools):
         score = await talk.probe()
         await talk.append(TEXT)
         await take(talk, "later")
-        await engine.drop_snapshot("acme", talk.session, "later")
+        await engine.drop_snapshot(talk.call(), "later")
         with pytest.raises(NotFound):
             await restore(talk, "later")
         with pytest.raises(NotFound):

@@ -238,9 +238,10 @@ def work_of(attempt: Attempt) -> Work:
         case "export":
             return lambda engine: _read_export(engine, request)
         case "unname":
-            return lambda engine: engine.drop_snapshot(TENANT, *request)
+            session, name = request
+            return lambda engine: engine.drop_snapshot(replace(CALLER, session=session), name)
         case "info" | "names" | "delete":
-            return lambda engine: getattr(engine, call)(TENANT, request)
+            return lambda engine: getattr(engine, call)(replace(CALLER, session=request))
         case _:
             return lambda engine: getattr(engine, call)(request)
 

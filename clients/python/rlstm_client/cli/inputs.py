@@ -1,5 +1,6 @@
 """What the commands are given: options that several share, and text from an argument, a file or a pipe."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -9,7 +10,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import click
 
-from rlstm_client import Client, texts
+from rlstm_client import Client, Session, texts
 from rlstm_client._http import DEFAULT_URL
 from rlstm_client.cli import output
 from rlstm_client.cli.exits import CommandError
@@ -20,11 +21,13 @@ Decorator = Callable[[Function], Function]
 
 FILE: Final = click.Path(path_type=Path)
 
+_SESSION_ID: Final = re.compile(r"[0-9a-f]{32}")
+
 text = click.argument("text", required=False, help="The text. Without it, --file or standard input is read.")
 each_token = click.option(
     "each_token", "--tokens", is_flag=True, help="Every token; of an append, with --json."
 )
-session_id = click.argument("session_id", metavar="SESSION", help="The session's id.")
+session_id = click.argument("session_id", metavar="SESSION", help="The session's id, or its name.")
 as_json = click.option("as_json", "--json", is_flag=True, help="Print the answer as one JSON object.")
 
 
@@ -143,9 +146,16 @@ def session(function: Function) -> Function:
     @client
     @wraps(function)
     def run(client: Client, session_id: str, **given: Any) -> Any:
-        return function(session=client.sessions.get(session_id), **given)
+        return function(session=session_of(client, session_id), **given)
 
     return run
+
+
+def session_of(client: Client, given: str) -> Session:
+    """Return the session of an id; whatever is none is a name."""
+    session = client.sessions.get(given)  # which refuses what could be neither
+    found = None if _SESSION_ID.fullmatch(given) else client.sessions.find(given)
+    return found or session
 
 
 _FLAGS: Final = {

@@ -112,10 +112,11 @@ def stream(
                 yield piece
 
     with Client(server.url, api_key=server.api_key) as client:
-        client.sessions.get(session_id).info()  # what is wrong from the start is told at once
+        known = inputs.session_of(client, session_id)
+        known.info()  # what is wrong from the start is told at once
     lasting = Client(server.url, api_key=server.api_key, retries=LASTING)
     with lasting, interruption_told():
-        session = lasting.sessions.get(session_id)
+        session = lasting.sessions.get(known.id)
         asked: options.StreamAppendOptions = {**given, "scores": "totals"}
         for answer in session.stream(pieces(), **asked):
             output.print_line(answer, under_way.popleft(), as_json=as_json)
@@ -251,12 +252,12 @@ def import_session(client: Client, file: Path, **given: Unpack[options.ImportOpt
 
 @app.command()
 @inputs.client
-@click.argument("session_ids", metavar="SESSION...", nargs=-1, required=True, help="The sessions' ids.")
+@click.argument("session_ids", metavar="SESSION...", nargs=-1, required=True, help="Their ids or names.")
 def delete(client: Client, session_ids: Sequence[str]) -> None:
     """Delete sessions for good.
 
     Example: rlstm session delete "$SESSION"
     """
     for session_id in session_ids:
-        client.sessions.get(session_id).delete()
+        inputs.session_of(client, session_id).delete()
         output.write(f"deleted {session_id}\n")

@@ -119,7 +119,7 @@ async def get_model(model_id: ModelPath, context: ContextDep) -> Response:
     named = resolve(context, model_id)
     call = await call_of(named, context)
     if call.session:
-        await context.engine.session_info(call.tenant, call.session)
+        await context.engine.session_info(call)
     return await respond(lambda: _fields(named, context))
 
 
