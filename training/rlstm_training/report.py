@@ -461,7 +461,11 @@ def _fenced(text: str) -> Markup:
 
 @console.command()
 @click.argument(
-    "runs", type=console.FILE, nargs=-1, required=True, help="Run directories, or folders that hold some."
+    "runs",
+    type=click.Path(exists=True, path_type=Path),
+    nargs=-1,
+    required=True,
+    help="Run directories, or folders that hold some.",
 )
 @click.option(
     "--out",
@@ -475,9 +479,6 @@ def report(runs: Sequence[Path], out: Path | None, as_json: bool) -> None:
     Runs may be finished, running, interrupted or damaged: what cannot be read is named, the rest is shown.
     With --json the tables are printed, and a page is written only to --out.
     """
-    for run in runs:
-        if not run.exists():
-            raise click.BadParameter(f"{run}: there is no such folder", param_hint="RUNS")
     if out is not None and out.suffix not in (".html", ".md"):
         raise click.BadParameter(f"{out}: must end in .html or .md", param_hint="--out")
     found, problems = read_runs(runs)
