@@ -111,7 +111,8 @@ class Served:
     def __init__(self, server: Server, client: httpx.Client) -> None:
         self._client = client
         client.headers["authorization"] = f"Bearer {server.keys[0]}"
-        self._path = f"/sessions/{self._ask('/sessions', {'text': lone.prose(200)})['id']}"
+        made = self._ask("/sessions", {"text": lone.prose(200), "adapt": "weights"})
+        self._path = f"/sessions/{made['id']}"
 
     def rate(self, task: str, size: int) -> float:
         """Tokens a second."""

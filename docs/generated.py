@@ -1,4 +1,4 @@
-"""What the site takes from the code when it is built: the HTTP interface, and each command's help."""
+"""What the site takes from the code as it is built: HTTP interface, settings, each command's help."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,10 +17,9 @@ METHODS = ("get", "post", "put", "patch", "delete")
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Put generated text where a page asks for it; MkDocs calls this for every page."""
-    if "<!-- http -->" in markdown:
-        return markdown.replace("<!-- http -->", "\n".join(http_interface()))
-    if "<!-- commands -->" in markdown:
-        return markdown.replace("<!-- commands -->", "\n".join(command_help()))
+    for name, generated in {"http": http_interface, "commands": command_help, "settings": settings}.items():
+        if f"<!-- {name} -->" in markdown:
+            markdown = markdown.replace(f"<!-- {name} -->", "\n".join(generated()))
     return markdown
 
 
@@ -90,7 +89,9 @@ def _type(schema: Json) -> str:
 
 
 def _default(schema: Json) -> str:
-    return f"`{schema['default']}`" if schema.get("default") is not None else ""
+    default = schema.get("default")
+    told = ",".join(map(str, default)) if isinstance(default, list) else default
+    return "" if told in (None, "") else f"`{told}`"
 
 
 def _about(schema: Json) -> str:
@@ -106,6 +107,16 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
 
 def _row(cells: tuple[str, ...]) -> str:
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+
+
+def settings() -> Iterator[str]:
+    """Every variable that a server reads, from the schema of its settings."""
+    schema = Settings.model_json_schema()
+    of_limits = schema["$defs"]["Limits"]["properties"]
+    fields = {name: each for name, each in schema["properties"].items() if name != "limits"}
+    fields |= {f"limits__{name}": each for name, each in of_limits.items()}
+    rows = [(f"`RLSTM_{name.upper()}`", _default(each), _about(each)) for name, each in fields.items()]
+    yield from _table(("variable", "default", "meaning"), rows)
 
 
 def command_help() -> Iterator[str]:

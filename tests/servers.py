@@ -3,16 +3,26 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 
 RLSTM = Path(sys.executable).with_name("rlstm")
 ADDRESS = re.compile(r"http://\S+:\d+")
+
+
+def free_ports(count):
+    """So many ports that nobody listens on."""
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in held:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in held]
 
 
 class Server:

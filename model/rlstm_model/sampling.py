@@ -78,10 +78,9 @@ def sample(
     ``log_probs_V`` are natural log-probabilities ``[V]``; minus infinity is never chosen. ``seen`` are the
     ids that the repetition penalty acts on. Raises ArithmeticError on a distribution that is none (NaN).
     """
-    log_probs = log_probs_V.astype(np.float64)
-    if np.isnan(log_probs).any() or not np.isfinite(log_probs.max()):
+    if not math.isfinite(log_probs_V.max()):  # NaN too
         raise ArithmeticError("the next-token distribution is not finite")
-    log_probs = _penalised(log_probs, config.repetition_penalty, seen)
+    log_probs = _penalised(log_probs_V.astype(np.float64), config.repetition_penalty, seen)
     if config.greedy:
         return int(log_probs.argmax())
     scaled = (log_probs - log_probs.max()) / config.temperature
@@ -94,7 +93,7 @@ def sample(
 def _inverted(probs: NDArray[np.float64], uniform: float) -> int:
     """The place where the cumulative distribution of unnormalised ``probs`` passes ``uniform``."""
     cumulative = probs.cumsum()
-    return int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    return int(cumulative.searchsorted(uniform * cumulative[-1], side="right"))
 
 
 def _penalised(log_probs: NDArray[np.float64], penalty: float, seen: Collection[int]) -> NDArray[np.float64]:

@@ -1,6 +1,5 @@
 """Two replicas on one store behind nginx, as real processes."""
 
-import asyncio
 import os
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -9,38 +8,9 @@ import httpx
 import pytest
 from tests.deploy import proxy
 from tests.faults import replicas
+from tests.servers import free_ports
 
 from rlstm_server.store.embedded import EmbeddedValkey
-
-
-class Seat:
-    """One replica, which keeps its port when it is started again."""
-
-    def __init__(self, fleet, port):
-        self._fleet = fleet
-        self.address = f"127.0.0.1:{port}"
-        self.url = f"http://{self.address}"
-
-    @property
-    def replica(self):
-        """Its process."""
-        return self._fleet.seats[0]
-
-    def kill(self):
-        """End it by kill -9."""
-        self._fleet.kill(0)
-
-    async def end(self):
-        """End it as an operator does; gives the exit code."""
-        return await self._fleet.end(0)
-
-    async def start(self):
-        """Start it, also again."""
-        await self._fleet.start(0)
-
-    def close(self):
-        """End it, if it runs."""
-        self._fleet.close()
 
 
 @dataclass
@@ -48,12 +18,12 @@ class Service:
     """What users reach at `nginx.url`."""
 
     nginx: proxy.Nginx
-    seats: list[Seat]
-    store_url: str
+    fleet: replicas.Replicas
+    addresses: list[str]
 
-    def client(self, url=None):
-        """A plain client of the service, or of one replica."""
-        return httpx.AsyncClient(base_url=url or self.nginx.url, timeout=60, trust_env=False)
+    def client(self):
+        """A plain client."""
+        return httpx.AsyncClient(base_url=self.nginx.url, timeout=60, trust_env=False)
 
 
 @pytest.fixture(scope="session")
@@ -83,16 +53,12 @@ def serve(nginx, context, tiny_checkpoint, tmp_path):
             await store.start()
             stack.push_async_callback(store.stop)
             common = {"model": str(tiny_checkpoint), "redis_url": store.url, "threads": 1, **settings}
-            seats = []
-            for number, port in enumerate(proxy.free_ports(2)):
-                folder = tmp_path / f"seat-{number}"
-                folder.mkdir()
-                seat = Seat(replicas.Replicas(context, folder, common | {"port": port}, 1), port)
-                stack.callback(seat.close)
-                seats.append(seat)
-            await asyncio.gather(*(seat.start() for seat in seats))
-            addresses = [seat.address for seat in seats]
+            ports = free_ports(2)
+            fleet = await stack.enter_async_context(
+                replicas.running(context, tmp_path / "replicas", common, ports)
+            )
+            addresses = [f"127.0.0.1:{port}" for port in ports]
             front = await stack.enter_async_context(proxy.running(tmp_path / "nginx", addresses))
-            yield Service(front, seats, store.url)
+            yield Service(front, fleet, addresses)
 
     return running

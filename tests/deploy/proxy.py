@@ -4,9 +4,10 @@ import asyncio
 import os
 import re
 import shutil
-import socket
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
+
+from tests.servers import free_ports
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "proxy"
 FOLDERS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -17,15 +18,6 @@ def binary():
     """Give nginx, None where there is none."""
     found = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     return None if found is None else Path(found)
-
-
-def free_ports(count):
-    """Give so many ports that nobody listens on."""
-    with ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
 
 
 class Nginx:

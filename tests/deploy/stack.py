@@ -3,7 +3,6 @@
 What differs is what containers bring: addresses, ports and folders. Of Grafana there is no process here.
 """
 
-import os
 import subprocess
 import sysconfig
 import time
@@ -14,8 +13,8 @@ import httpx
 import yaml
 from tests.deploy import monitoring, proxy
 from tests.deploy.monitoring import DEPLOY
+from tests.servers import clean_environment, free_ports
 
-from rlstm_server.settings import PREFIX
 from rlstm_server.store.embedded import find_binary
 
 COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
@@ -29,9 +28,8 @@ class Process:
 
     def __init__(self, name, folder, command, environment=None):
         self.name, self.log = name, folder / f"{name}.log"
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
         self._command = [str(part) for part in command]
-        self._environment = kept | {"OMP_NUM_THREADS": "1"} | (environment or {})
+        self._environment = clean_environment(**(environment or {}))
         self._folder = folder
 
     def start(self):
@@ -79,7 +77,7 @@ class Stack:
         self.folder, self.model = folder, model
         self.secrets = folder / "secrets"
         names = [name for name in COMPOSE["services"] if name.startswith("replica-")]
-        ports = proxy.free_ports(len(names) + 3)
+        ports = free_ports(len(names) + 3)
         self.store_port, self.prometheus_port, self.probe_port, *rest = ports
         self.addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, rest, strict=True)}
         self.servers = {}

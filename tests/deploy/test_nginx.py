@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from tests.deploy import proxy
+from tests.servers import free_ports
 
 PROBE = {"candidates": [{"text": "the quick brown fox"}]}
 
@@ -42,11 +43,11 @@ async def test_sessions_stay_with_a_replica_and_outlive_it(serve):
                 assert (await append(client, session, f"text {turn} "))["version"] == turn + 1
         before = homes(service.nginx)
         assert all(len(asked) == 1 for asked in before.values())
-        assert set().union(*before.values()) == {seat.address for seat in service.seats}
+        assert set().union(*before.values()) == {*service.addresses}
         spread = {asked[-1] for _, path, _, asked in service.nginx.served() if path == "/sessions"}
-        assert spread == {seat.address for seat in service.seats}
+        assert spread == {*service.addresses}
 
-        service.seats[0].kill()
+        service.fleet.kill(0)
         began = time.monotonic()
         for session in sessions:
             assert (await append(client, session, "after"))["version"] == 3
@@ -153,7 +154,7 @@ def behind(nginx, tmp_path):
 
     @asynccontextmanager
     async def running(*upstreams):
-        ports = proxy.free_ports(len(upstreams))
+        ports = free_ports(len(upstreams))
         addresses = [f"127.0.0.1:{port}" for port in ports]
         servers = [
             await asyncio.start_server(upstream.serve, "127.0.0.1", port)

@@ -93,11 +93,11 @@ class Writer:
 
 async def restart(service, drains):
     """Restart one replica after the other, as README.md says; `drains` gets how long each took to end."""
-    for seat in service.seats:
+    for seat in range(len(service.addresses)):
         began = time.monotonic()
-        assert await seat.end() == 0
+        assert await service.fleet.end(seat) == 0
         drains.append(time.monotonic() - began)
-        await seat.start()
+        await service.fleet.start(seat)
         await asyncio.sleep(SETTLED_SECONDS)
 
 

@@ -1,16 +1,17 @@
-"""A newcomer at a terminal: types what a page says, block by block, in a folder of his own."""
+"""A newcomer at a terminal: types what a page says, block by block, in a folder of their own."""
 
 import os
 import re
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.servers import clean_environment, free_ports
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -51,15 +52,12 @@ class Terminal:
     """A shell that ends at the first command that fails, with a port of its own for a server."""
 
     def __init__(self, folder, binaries=Path(sys.executable).parent):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("RLSTM_")}
+        (port,) = free_ports(1)
+        self.url = f"http://127.0.0.1:{port}"
         known = {
             "PATH": f"{binaries}:{os.environ['PATH']}",
-            "OMP_NUM_THREADS": "1",
             "COLUMNS": "120",
-            "RLSTM_PORT": self.url.rpartition(":")[2],
+            "RLSTM_PORT": str(port),
             "RLSTM_URL": self.url,
             "RLSTM_DATA_DIR": str(folder / ".data"),
         }
@@ -67,7 +65,7 @@ class Terminal:
         self._shell = subprocess.Popen(
             ["/bin/bash", "-e"],
             cwd=folder,
-            env=kept | known,
+            env=clean_environment(**known),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

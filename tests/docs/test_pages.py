@@ -114,6 +114,7 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     http = (tmp_path / "reference" / "http" / "index.html").read_text()
     assert "POST /sessions/{session_id}/append" in http
     assert "rlstm probe" in (tmp_path / "reference" / "commands" / "index.html").read_text()
+    assert "RLSTM_LIMITS__NOTE_BYTES" in (tmp_path / "reference" / "settings" / "index.html").read_text()
     client = (tmp_path / "reference" / "client" / "index.html").read_text()
     assert "Append texts as they come over one connection" in client
     for page in tmp_path.rglob("*.html"):

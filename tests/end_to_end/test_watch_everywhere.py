@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.client.cli.test_feeds import exported
+from tests.servers import free_ports
 
 pytest.importorskip("opentelemetry.proto.collector.logs.v1.logs_service_pb2", reason="the extra `watch`")
 
@@ -25,13 +25,6 @@ pytestmark = [
 ]
 
 STRANGE = "~~~ ÄÖÜ ### kernel oops in lib%%% ~~~"
-
-
-def free_port():
-    """A port that nobody has."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def until(found, what):
@@ -70,7 +63,7 @@ def run(tmp_path, rlstm):
 def alertmanager(run, tmp_path):
     """Where one listens."""
     (tmp_path / "am.yml").write_text("{route: {receiver: none}, receivers: [{name: none}]}")
-    port = free_port()
+    (port,) = free_ports(1)
     run(
         *("alertmanager", PROGRAMS[0], "--config.file=am.yml", f"--storage.path={tmp_path / 'am'}"),
         *(f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="),
@@ -96,7 +89,7 @@ def start_prometheus(run, folder, watched, port):
 
 def test_all_kinds_of_logs_at_once(run, rlstm, alertmanager, tmp_path):
     """A journal's export, a file that rotates and an OTLP stream; after a kill it goes on behind them."""
-    otlp, metrics, port = free_port(), free_port(), free_port()
+    otlp, metrics, port = free_ports(3)
     journal, app = tmp_path / "export.json", tmp_path / "app.log"
     journal.write_text("".join(entry(n, f"session {n} opened for user root") for n in range(70)))
     app.write_text("".join(f"12:00:{n % 60:02} GET /items/{n} 200 in {n % 9} ms\n" for n in range(70)))

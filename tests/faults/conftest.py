@@ -90,11 +90,10 @@ def serve(context, tiny_checkpoint, tmp_path):
             await asyncio.to_thread(store.start)
             chosen = {
                 "model": str(tiny_checkpoint),
-                "port": 0,
                 "threads": 1,
                 "redis_url": address or store.url,
             } | (settings or {})
-            async with replicas.running(context, tmp_path, chosen, seats) as fleet:
+            async with replicas.running(context, tmp_path, chosen, [0] * seats) as fleet:
                 yield Service(store, fleet, Nemesis(fleet, store, seed), History())
         finally:
             store.close()

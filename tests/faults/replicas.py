@@ -97,14 +97,15 @@ class Replica:
 
 
 class Replicas:
-    """All replicas of one service: `seats` of them, each on an address of its own."""
+    """All replicas of one service, a seat for each of `ports`; 0 is one that is free."""
 
-    def __init__(self, context, folder, settings, seats):
+    def __init__(self, context, folder, settings, ports):
         self._context = context
         self._folder = folder
         self._settings = settings
         self._started = 0
-        self.seats = [None] * seats
+        self._ports = ports
+        self.seats = [None] * len(ports)
 
     @property
     def serving(self):
@@ -124,7 +125,7 @@ class Replicas:
         receive, send = self._context.Pipe(duplex=False)
         process = self._context.Process(
             target=_serve,
-            args=(self._settings, send, str(log), str(self._folder)),
+            args=(self._settings | {"port": self._ports[seat]}, send, str(log), str(self._folder)),
             daemon=True,
         )
         process.start()
@@ -155,12 +156,12 @@ class Replicas:
 
 
 @asynccontextmanager
-async def running(context, folder, settings, seats):
+async def running(context, folder, settings, ports):
     """Give replicas on all seats; killed at the end."""
     folder.mkdir(parents=True, exist_ok=True)
-    replicas = Replicas(context, folder, settings, seats)
+    replicas = Replicas(context, folder, settings, ports)
     try:
-        await asyncio.gather(*(replicas.start(seat) for seat in range(seats)))
+        await asyncio.gather(*(replicas.start(seat) for seat in range(len(ports))))
         yield replicas
     finally:
         replicas.close()

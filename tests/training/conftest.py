@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from click.testing import CliRunner
 
+from rlstm_client.cli.commands import build
 from rlstm_model.config import ModelConfig
 from rlstm_model.network.dropout import DropoutRates
 from rlstm_model.network.language_model import LanguageModel
@@ -37,6 +39,13 @@ def _record(folder, path, raw, dataset, role, **more):
         "raw_sha256": hashlib.sha256(raw).hexdigest(),
         **more,
     }
+
+
+@pytest.fixture(scope="session")
+def rlstm():
+    """Types a command; the answer has exit_code, stdout and stderr."""
+    commands = build()
+    return lambda *words, stdin=None: CliRunner().invoke(commands, [*map(str, words)], input=stdin)
 
 
 @pytest.fixture

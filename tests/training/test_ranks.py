@@ -1,12 +1,12 @@
 import json
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.servers import free_ports
 
 from rlstm_training.config import Averaging
 from rlstm_training.corpora.texts import prepare
@@ -82,9 +82,7 @@ def train_as_two(tmp_path):
 
 def _environment():
     """What torchrun tells its processes, but for the rank."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     return {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 

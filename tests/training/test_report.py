@@ -6,13 +6,13 @@ import re
 import shlex
 import statistics
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from rlstm_training.config import Source
 from rlstm_training.recipes import RECIPES
@@ -24,7 +24,6 @@ from rlstm_training.report import (
     differences,
     groups_of,
     read_runs,
-    report,
     svg,
 )
 from rlstm_training.run import RunDirectory
@@ -68,10 +67,10 @@ def runs(make_run, tmp_path):
 
 
 @pytest.fixture
-def rlstm_report(tmp_path, monkeypatch):
+def rlstm_report(rlstm, tmp_path, monkeypatch):
     """Types `rlstm report` and what follows, in ``tmp_path``."""
     monkeypatch.chdir(tmp_path)
-    return lambda *words: CliRunner().invoke(report, [str(word) for word in words])
+    return partial(rlstm, "report")
 
 
 def test_a_row_holds_a_runs_figures(runs):
@@ -313,7 +312,7 @@ def test_what_cannot_be_reported_on_is_an_error(rlstm_report, make_run):
     Path("empty").mkdir()
     Path("file").touch()
     for words, code, message in [
-        (["absent"], 2, "there is no such folder"),
+        (["absent"], 2, "does not exist"),
         ([run, "--out", "a.pdf"], 2, "must end in .html or .md"),
         (["empty"], 1, "holds no run"),
         (["file"], 1, "is not a folder"),

@@ -6,16 +6,13 @@ import sqlite3
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
-import click
 import optuna
 import pytest
 import torch
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution
 
-from rlstm_training.commands.train import train
 from rlstm_training.config import Recipe, Source
 from rlstm_training.run import RunDirectory, RunError
 from rlstm_training.trainer import Trainer
@@ -28,7 +25,6 @@ from rlstm_training.tune import (
     for_search,
     ranges_for,
     run_search,
-    tune,
 )
 
 BUDGET = 9_000
@@ -338,13 +334,6 @@ def test_a_short_search_is_evaluated_often(toy_recipe):
     assert for_search(toy_recipe(evaluate_every=1000), 3).evaluate_every == 1
     often = toy_recipe(evaluate_every=3, steps=100)
     assert for_search(often, None) == often
-
-
-@pytest.fixture
-def rlstm():
-    """Types a command; the answer has exit_code, stdout and stderr."""
-    app = click.Group(commands=[train, tune])
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture

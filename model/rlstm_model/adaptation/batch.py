@@ -234,9 +234,10 @@ def _predicted(item: DecodeStep, reads: Sequence[Window]) -> NextToken:
     if item.cursor.mixture is not None:
         # The target is any: only the distribution is wanted, and the weights are as they were.
         mixed, _ = follow(item.cursor.mixture, experts, (0,), whole=True)
-        log_probs_V = np.full_like(log_probs_V, np.nan)
         if mixed.read and mixed.log_probs_TV is not None:
             log_probs_V = mixed.log_probs_TV[0]
+        else:
+            log_probs_V = np.full_like(log_probs_V, np.nan)
     return NextToken(log_probs_V, experts, reads, item.cursor, item.reader)
 
 
@@ -303,7 +304,7 @@ def _stepped(chunk: ObserveChunk, observed: ObservedChunk, steps: Sequence[nativ
     ]
     state = replace(
         observed.state,
-        delta_KP=np.stack([step.delta_P for step in steps]) if any(taken) else before.delta_KP,
+        delta_KP=_stacked([step.delta_P for step in steps]) if any(taken) else before.delta_KP,
         updates=before.updates + any(taken),
         bad_steps=bad,
     )
@@ -314,6 +315,11 @@ def _stepped(chunk: ObserveChunk, observed: ObservedChunk, steps: Sequence[nativ
         guards=tuple(guards),
         gradient_norms=tuple(step.gradient_norm for step in steps if math.isfinite(step.gradient_norm)),
     )
+
+
+def _stacked(delta_KP: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """As one array; a single one is not copied."""
+    return delta_KP[0][None] if len(delta_KP) == 1 else np.stack(delta_KP)
 
 
 def _observe_again(chunk: ObserveChunk, broken: Sequence[bool]) -> ObservedChunk | NonFiniteState:

@@ -194,4 +194,4 @@ BatchResult: TypeAlias = ObservedChunk | ScoredChunk | NextToken | Exception
 
 def states_of(reads: Sequence[Window]) -> Floats:
     """The states of all rows, after what they read."""
-    return np.stack([read.states_2U for read in reads])
+    return np.array([read.states_2U for read in reads])

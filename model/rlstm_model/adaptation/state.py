@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model.adaptation.mixture import MixtureState
-from rlstm_model.native.memory import Memory, MemoryConfig, kinds_of, size_of, stored_size
+from rlstm_model.native.memory import Memory, MemoryConfig, kinds_of, size_of
 
 EXPERT_RATES: Final = {1: (1.0,), 2: (1.0,), 4: (1 / 3, 1.0, 3.0)}
 """What the rates of the experts that learn are multiplied with, by the number of experts.
@@ -151,7 +151,9 @@ class AdaptedState:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(array.nbytes for array in self.arrays().values())
+        return sum(array.nbytes for array in self._own_arrays.values()) + (
+            0 if self.memory is None else self.memory.nbytes
+        )
 
     @property
     def weights(self) -> tuple[float, ...]:
@@ -160,14 +162,20 @@ class AdaptedState:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays by name, C-contiguous, to be stored."""
+        named = self._own_arrays
+        if self.memory is not None:
+            named |= {"memory": self.memory.stored(), "mixing": self.memory.values}
+        return {name: np.ascontiguousarray(array) for name, array in named.items()}
+
+    @property
+    def _own_arrays(self) -> dict[str, NDArray[Any]]:
+        """Those that are not of the memory."""
         named: dict[str, NDArray[Any]] = {"now": self.now.states_R2U}
         if self.delta_KP is not None:
             named["delta"] = self.delta_KP
         if self.pending:
             named["start"] = self.start.states_R2U
-        if self.memory is not None:
-            named |= {"memory": self.memory.stored(), "mixing": self.memory.values}
-        return {name: np.ascontiguousarray(array) for name, array in named.items()}
+        return named
 
     def header(self) -> dict[str, Any]:
         """The rest, as a JSON object. Mixture weights are written so that they are read back bit by bit."""
@@ -254,7 +262,7 @@ class StateSchema:
         named: dict[str, tuple[tuple[int, ...], type]]
         named = dict.fromkeys(("now", "start") if pending and expert_config.rates else ("now",), recurrent)
         if expert_config.remembers:
-            named["memory"] = (stored_size(self.vocab_size),), np.uint8
+            named["memory"] = (MemoryConfig(kinds_of(self.vocab_size)).stored_bytes,), np.uint8
             named["mixing"] = (size_of(self.vocab_size, expert_config.experts),), np.float32
         if expert_config.rates:
             named["delta"] = (len(expert_config.rates), self.weights), self.dtype

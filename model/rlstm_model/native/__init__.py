@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model.native.library import NativeUnavailable, library
-from rlstm_model.native.packed import Floats, PackedModel, padded, with_room
+from rlstm_model.native.packed import Floats, PackedModel, address, padded, with_room
 from rlstm_model.native.structures import RowStruct, StepStruct
 
 __all__ = [
@@ -128,13 +128,16 @@ class Pool:
         ``temperature``, between 1e-12 and 1e12, multiplies the logits. Rows that learn have one length, and
         no other is longer. Raises ValueError for rows that do not fit, or for ids outside the vocabulary.
         """
-        states_N2S = model.pad_states([row.states_2U for row in rows])
+        if any(row.states_2U.shape != (2, model.units) for row in rows):
+            raise ValueError(f"an array must be states [2, {model.units}]")
+        states_N2U = np.array([row.states_2U for row in rows], np.float32)
+        first = address(states_N2U)
         order = sorted(range(len(rows)), key=[_place(row) for row in rows].__getitem__)
         structs = (RowStruct * len(rows))()
         buffers: dict[int, _Buffers] = {}
         for struct, i in zip(structs, order, strict=True):
             buffers[i] = _fill(struct, model, rows[i])
-            struct.state = states_N2S[i].ctypes.data
+            struct.state = first + i * states_N2U.strides[0]
         with self._lock:
             if self._pool is None:
                 raise ValueError("the pool is closed")
@@ -143,8 +146,7 @@ class Pool:
             raise MemoryError("a window needs more memory than there is")
         if code != 0:
             raise ValueError("rows do not fit the model, or each other, or the temperature is none")
-        after = model.unpad_states(states_N2S)
-        return [buffers[i].window(model, states_2U) for i, states_2U in enumerate(after)]
+        return [buffers[i].window(model, states_2U) for i, states_2U in enumerate(states_N2U)]
 
 
 def _place(row: Row) -> tuple[bool, int, bool]:
@@ -190,7 +192,7 @@ def _fill(struct: RowStruct, model: PackedModel, row: Row) -> _Buffers:
     struct.gradient = _address(own.gradient, np.float32, model.fast_weights)
     struct.targets = _address(targets, np.int32, length)
     struct.loss = _address(loss, np.float32, length)
-    struct.log_probs = own.log_probs.ctypes.data
+    struct.log_probs = address(own.log_probs)
     struct.step = ctypes.addressof(own.step)
     return own
 
@@ -202,7 +204,7 @@ def _address(array: NDArray[Any] | None, dtype: type, size: int) -> int | None:
         raise ValueError(
             f"an array must be {size} contiguous {np.dtype(dtype)}, not {array.shape} {array.dtype}"
         )
-    return int(array.ctypes.data)
+    return address(array)
 
 
 _threads: list[int] = []
@@ -297,8 +299,7 @@ def mix(
         raise ValueError("experts' log-probabilities must have one shape")
     stride = padded(vocabulary)
     rows = [with_room(log_probs_TV, stride) for log_probs_TV in experts]
-    logprobs, own = np.empty(length), np.empty((length, len(experts)), np.float32)
-    weights, count = weights_K.astype(np.float64), c_int64(tokens)
+    logprobs, weights, count = np.empty(length), weights_K.astype(np.float64), c_int64(tokens)
     ranks = np.empty(length, np.int32) if scores or whole else None
     entropies = np.empty(length, np.float32) if scores or whole else None
     mixed = np.empty((length, stride), np.float32) if whole else None
@@ -307,19 +308,18 @@ def mix(
         len(experts),
         vocabulary,
         stride,
-        (c_void_p * len(rows))(*(log_probs_TV.ctypes.data for log_probs_TV in rows)),
+        (c_void_p * len(rows))(*(address(log_probs_TV) for log_probs_TV in rows)),
         length,
         _address(targets_T, np.int32, length),
-        weights.ctypes.data,
+        address(weights),
         byref(count),
-        logprobs.ctypes.data,
-        own.ctypes.data,
-        None if ranks is None else ranks.ctypes.data,
-        None if entropies is None else entropies.ctypes.data,
-        None if mixed is None else mixed.ctypes.data,
-        broken.ctypes.data,
+        address(logprobs),
+        None if ranks is None else address(ranks),
+        None if entropies is None else address(entropies),
+        None if mixed is None else address(mixed),
+        address(broken),
     )
     if read < 0:
         raise ValueError("targets must be of the vocabulary, and experts 64 at most")
     distributions = None if mixed is None else mixed[:, :vocabulary]
-    return Mixed(logprobs, ranks, entropies, distributions, weights, count.value, broken.astype(bool), read)
+    return Mixed(logprobs, ranks, entropies, distributions, weights, count.value, broken.view(np.bool_), read)

@@ -45,7 +45,7 @@ def library() -> ctypes.CDLL:
     loaded.rl_window.argtypes = [c_void_p, c_void_p, c_int32, c_void_p, c_float]
     loaded.rl_pack.restype, loaded.rl_pack.argtypes = None, [*2 * [c_void_p], *4 * [c_int32], *2 * [c_void_p]]
     loaded.rl_mix.restype = c_int32
-    loaded.rl_mix.argtypes = [c_int32, c_int32, c_int64, c_void_p, c_int32, *9 * [c_void_p]]
+    loaded.rl_mix.argtypes = [c_int32, c_int32, c_int64, c_void_p, c_int32, *8 * [c_void_p]]
     loaded.rl_memory_new.restype = c_void_p
     loaded.rl_memory_new.argtypes = [*3 * [c_int32], *2 * [c_void_p]]
     loaded.rl_memory_free.restype, loaded.rl_memory_free.argtypes = None, [c_void_p]

@@ -9,13 +9,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from ctypes import c_void_p
 from enum import IntEnum
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model.native.library import library
-from rlstm_model.native.packed import Floats, padded, with_room
+from rlstm_model.native.packed import Floats, address, padded, with_room
 
 ORDERS: Final = (1, 2, 3, 4, 6, 8, 12, 20)
 """Tokens of the contexts whose successors are counted, beside those of words, lines and shapes."""
@@ -40,6 +41,7 @@ class TokenKind(IntEnum):
     CONTROL = 7
 
 
+@cache
 def kinds_of(vocab_size: int) -> bytes:
     """The :class:`TokenKind` of each token: a vocabulary of 256 has bytes, in any other all are `OTHER`."""
     return (
@@ -89,6 +91,11 @@ class MemoryConfig(NamedTuple):
         """Tokens that a memory is made of, at most: those that are counted, and the context of the oldest."""
         return self.capacity + REACH
 
+    @property
+    def stored_bytes(self) -> int:
+        """Of the tokens of a memory, however many they are."""
+        return self.kept * _token_type(self.vocab_size).itemsize + -(-self.kept // 8)
+
     def check(self) -> None:
         """Raise ValueError for orders that do not ascend, for what does not fit, and for an unknown kind."""
         if list(self.orders) != sorted(set(self.orders)) or not self.orders or self.orders[0] < 1:
@@ -108,12 +115,12 @@ class Counts:
         """Raises MemoryError, and ValueError for a token outside the vocabulary."""
         lengths = np.array(config.orders, np.int32)
         self.pointer = library().rl_memory_new(
-            config.capacity, config.vocab_size, len(lengths), lengths.ctypes.data, config.kinds
+            config.capacity, config.vocab_size, len(lengths), address(lengths), config.kinds
         )
         if not self.pointer:
             raise MemoryError(f"a memory of {config.capacity} tokens does not fit")
         line, counted = marked >> 1, np.ascontiguousarray(marked & 1, np.uint8)
-        if library().rl_memory_add(self.pointer, line.ctypes.data, 0, len(line), counted.ctypes.data):
+        if library().rl_memory_add(self.pointer, address(line), 0, len(line), address(counted)):
             raise ValueError("a token lies outside the vocabulary")
 
     def __del__(self) -> None:
@@ -171,7 +178,7 @@ class Memory(NamedTuple):
         """Before any token. Raises ValueError as :meth:`MemoryConfig.check` does."""
         config.check()
         values = np.empty(size_of(config.vocab_size, experts, config.orders), np.float32)
-        library().rl_memory_begin(config.vocab_size, len(config.orders), experts, values.ctypes.data)
+        library().rl_memory_begin(config.vocab_size, len(config.orders), experts, address(values))
         return cls(config, np.empty(0, np.int32), values)
 
     def mix(
@@ -197,14 +204,14 @@ class Memory(NamedTuple):
             counts.pointer,
             len(experts),
             stride,
-            (c_void_p * len(given))(*(rows.ctypes.data for rows in given)),
+            (c_void_p * len(given))(*(address(rows) for rows in given)),
             len(tokens),
-            line.ctypes.data,
+            address(line),
             len(newest),
             len(context),
-            values.ctypes.data,
-            mixed.ctypes.data,
-            weights_T.ctypes.data,
+            address(values),
+            address(mixed),
+            address(weights_T),
             mode,
         )
         after = self if mode is Mode.LOOK or code else self._after(tokens, values, counted=mode is Mode.LEARN)
@@ -221,6 +228,11 @@ class Memory(NamedTuple):
         added = np.array(tokens, np.int32) << 1 | counted
         marked = np.concatenate((self.marked, added))[-self.config.kept :]
         return Memory(self.config, marked, values, self.read + len(added))
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is stored of it."""
+        return self.config.stored_bytes + self.values.nbytes
 
     def stored(self) -> NDArray[np.uint8]:
         """``marked`` in as many bytes as any memory of this vocabulary takes: tokens, and a bit for each.
@@ -251,7 +263,7 @@ class Memory(NamedTuple):
         if tokens.max() >= config.vocab_size:
             raise ValueError("a token lies outside the vocabulary")
         if library().rl_memory_check(
-            config.vocab_size, len(config.orders), experts, np.ascontiguousarray(values).ctypes.data
+            config.vocab_size, len(config.orders), experts, address(np.ascontiguousarray(values))
         ):
             raise ValueError("what was learned has a number that is out of bounds")
         counted = np.unpackbits(stored[kept * kind.itemsize :], count=kept)
@@ -260,12 +272,6 @@ class Memory(NamedTuple):
 
 def _token_type(vocab_size: int) -> np.dtype[Any]:
     return np.dtype(np.uint8 if vocab_size <= 1 << 8 else "<u2" if vocab_size <= 1 << 16 else "<u4")
-
-
-def stored_size(vocab_size: int) -> int:
-    """How many bytes hold the tokens of a memory."""
-    kept = MemoryConfig(kinds_of(vocab_size)).kept
-    return kept * _token_type(vocab_size).itemsize + -(-kept // 8)
 
 
 def size_of(vocab_size: int, experts: int, orders: Sequence[int] = ORDERS) -> int:

@@ -6,6 +6,7 @@ elements of all cores and biases, T tokens, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from ctypes import addressof, c_char
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,16 +27,30 @@ def padded(size: int) -> int:
     return -(-size // LANES) * LANES
 
 
+def address(array: NDArray[Any]) -> int:
+    """Where its values begin, which ``array.ctypes.data`` takes four times as long to say."""
+    try:
+        return addressof(c_char.from_buffer(array.data))
+    except (TypeError, ValueError):  # read-only, empty or of several pieces
+        return int(array.ctypes.data)
+
+
 def with_room(log_probs_TV: Floats, stride: int) -> Floats:
     """The same log-probabilities in rows of ``stride`` floats, of which the last are impossible tokens."""
     owner = log_probs_TV if log_probs_TV.base is None else log_probs_TV.base
+    if (
+        log_probs_TV.shape[1] == stride
+        and log_probs_TV.dtype == np.float32
+        and log_probs_TV.flags.c_contiguous
+    ):
+        return log_probs_TV
     if (
         isinstance(owner, np.ndarray)
         and owner.ndim == 2
         and owner.shape[1] == stride
         and owner.dtype == np.float32
         and log_probs_TV.strides == (4 * stride, 4)
-        and (log_probs_TV.ctypes.data - owner.ctypes.data) % (4 * stride) == 0
+        and (address(log_probs_TV) - address(owner)) % (4 * stride) == 0
     ):
         return log_probs_TV
     length, vocabulary = log_probs_TV.shape
@@ -80,6 +95,7 @@ class Rule(NamedTuple):
 class PackedModel:
     """A model packed for the native core, with the places of what rows add to it.
 
+    units         U: of all layers together
     fast_weights  P: all elements of cores, as :class:`Space` orders them, and of biases; or those chosen
     dtype         of deltas
     """
@@ -108,10 +124,7 @@ class PackedModel:
         self._size = 0
         self.struct = self._build()
         """What the core reads; it lives as long as this does."""
-        widths = [weights[f"stack.layers.{layer}.h"].shape[1] for layer in range(config.num_layers)]
-        starts = np.cumsum([0, *map(padded, widths)])
-        self.state_size = 2 * int(starts[-1])
-        self._units = np.concatenate([np.arange(w) + s for w, s in zip(widths, starts, strict=False)])
+        self.units = sum(self.struct.layer[layer].units for layer in range(config.num_layers))
         self.padded_vocab = int(self.struct.padded_vocab)
         self._add_rule(self._places(), rule or Rule())
 
@@ -129,26 +142,6 @@ class PackedModel:
             done += weight.size
         for name, index, put in self._laid:
             put(np.ascontiguousarray(parts[name][index], np.float32))
-
-    def pad_states(self, states_2U: Sequence[Floats]) -> Floats:
-        """States, h and then c of all layers' units, as the core takes them: padded copies ``[N, 2, S]``.
-
-        Raises ValueError for those of another shape.
-        """
-        if any(states.shape != (2, len(self._units)) for states in states_2U):
-            raise ValueError(f"an array must be states [2, {len(self._units)}]")
-        states_N2U = np.array(states_2U, np.float32).reshape(-1, 2, len(self._units))
-        if len(self._units) == self.state_size // 2:  # all are multiples of the panels
-            return states_N2U
-        whole = np.zeros((len(states_2U), 2, self.state_size // 2), np.float32)
-        whole[:, :, self._units] = states_N2U
-        return whole
-
-    def unpad_states(self, whole: Floats) -> Floats:
-        """The states ``[N, 2, U]`` that padded ones hold."""
-        if len(self._units) == self.state_size // 2:
-            return whole
-        return np.ascontiguousarray(whole[:, :, self._units])
 
     def _add_rule(self, places_D: NDArray[np.int64], rule: Rule) -> None:
         chosen = self._space.chosen_P
@@ -172,7 +165,7 @@ class PackedModel:
 
     def _keep(self, array: NDArray[Any]) -> int:
         self._kept.append(array)
-        return int(array.ctypes.data)
+        return address(array)
 
     def _matrix(
         self, weight_NM: NDArray[Any], rows: int, columns: int, name: str = "", index: int = 0
@@ -312,6 +305,7 @@ class PackedModel:
             bias=self._bias(f"{prefix}bias", 4),
         )
         layer.input, layer.hidden = layer.x.shared.m, layer.h.shared.m
+        layer.units = self._weights[f"{prefix}h"].shape[1]
         up = [self._weight(f"{prefix}mogrifier_up", 1, 1, k) for k in rounds]
         layer.up = (WeightStruct * len(up))(*up)
         if config.mogrifier_rank and rounds:
@@ -350,8 +344,8 @@ def _pack(
     dense_NM: Floats, delta_NM: Floats | None, blocks: tuple[int, int], forward: Floats, backward: Floats
 ) -> None:
     n, m = dense_NM.shape
-    delta = None if delta_NM is None else delta_NM.ctypes.data
-    library().rl_pack(dense_NM.ctypes.data, delta, n, m, *blocks, forward.ctypes.data, backward.ctypes.data)
+    delta = None if delta_NM is None else address(delta_NM)
+    library().rl_pack(address(dense_NM), delta, n, m, *blocks, address(forward), address(backward))
 
 
 def _adding(whole: Floats) -> Callable[[Floats], None]:

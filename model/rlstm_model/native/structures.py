@@ -31,7 +31,7 @@ class LayerStruct(Structure):
     """A layer: its cell, and the mogrifier's rounds before it."""
 
     _fields_ = [
-        *_all(c_int32, "input hidden low"),
+        *_all(c_int32, "input hidden low units"),
         *_all(WeightStruct, "x h u c"),
         ("bias", BiasStruct),
         *_all(POINTER(WeightStruct), "up down"),

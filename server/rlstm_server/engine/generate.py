@@ -67,6 +67,8 @@ class StopStrings:
             self._waiting[-1] = self._waiting[-1]._replace(text=piece[:lost])
             piece, lost = piece[lost:], 0
         self._waiting.append(Released(token, piece, logprob, lost))
+        if piece and not self._stops:
+            return self._take(len(self._waiting))
         text = "".join(waiting.text for waiting in self._waiting)
         at = min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
         if at is not None:

@@ -13,6 +13,7 @@ import hmac
 import itertools
 import re
 import secrets
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -58,6 +59,9 @@ CHUNK: Final = 16
 
 MAX_TOKENS: Final = 2 * CHUNK
 MAX_STORED_BYTES: Final = MAX_SUMMARY_BYTES - 256
+
+ALIVE_SECONDS: Final = 0.05
+"""How long a reader is shown text before its session is looked for again: one that is gone is not read on."""
 
 COMMITTED_TOKENS: Final = 8_192
 """Of one text. Its chunks take half of the operation ids that a session remembers, at most: were more than
@@ -375,13 +379,11 @@ class SessionStreams:
         stream = self.sessions.worker.stream(job, request.call, copy.state.adapted.expert_config.rows)
         with self.sessions.distrusting(key):
             async with aclosing(stream) as events:
-                shown = 0
+                looked = time.monotonic()
                 async for event in events:
+                    looked = await self._look(key, looked)
                     if isinstance(event, EndEvent):
                         event = replace(event, identity=copy.state.served.identity)
-                    elif shown and shown % CHUNK == 0:
-                        await self._check_alive(key)
-                    shown += 1
                     yield event
 
     async def _commit(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
@@ -400,11 +402,9 @@ class SessionStreams:
         task.task.add_done_callback(lambda _: buffer.end())
         task.task.add_done_callback(lambda _: self._under_way.pop(text_id, None))
         try:
-            shown = 0
+            looked = time.monotonic()
             while (event := await buffer.take()) is not None:
-                if shown % CHUNK == 0 and len(buffer) >= CHUNK:
-                    await self._check_alive(key)  # what waits was committed long ago
-                shown += 1
+                looked = await self._look(key, looked)
                 yield event
             await task.wait()
         except ServerError as error:
@@ -413,9 +413,12 @@ class SessionStreams:
         finally:
             task.abandon()
 
-    async def _check_alive(self, key: SessionKey) -> None:
-        """Raise Gone where the session was deleted or has expired: nobody reads on from it."""
+    async def _look(self, key: SessionKey, looked: float) -> float:
+        """When the session was last seen: just now, or not long ago. Raises Gone."""
+        if time.monotonic() - looked < ALIVE_SECONDS:
+            return looked
         await self.sessions.store.load_head(key, with_state=False)
+        return time.monotonic()
 
 
 def _after(request: SessionGenerate) -> EventId | None:

@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 import types
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -360,11 +359,11 @@ class Worker:
 
     def _run_jobs_batch(self, jobs: Sequence[Request[Any]]) -> float:
         """Compute what the jobs await, and let each go on with its own; the seconds it took."""
-        rows, tokens = Counter[Phase](), Counter[Phase]()
+        rows, tokens = dict[Phase, int](), dict[Phase, int]()
         for request in jobs:
             for phase, own_rows, own_tokens, _ in request.sizes:
-                rows[phase] += own_rows
-                tokens[phase] += own_tokens
+                rows[phase] = rows.get(phase, 0) + own_rows
+                tokens[phase] = tokens.get(phase, 0) + own_tokens
         began = time.perf_counter()
         results = self._computed([request.items for request in jobs])
         seconds = time.perf_counter() - began

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.native import memory as memories
-from rlstm_model.native.memory import Memory, MemoryConfig, Mode, TokenKind, kinds_of, stored_size
+from rlstm_model.native.memory import Memory, MemoryConfig, Mode, TokenKind, kinds_of
 
 V, K, ORDERS, SHAPE = 7, 2, (1, 2, 4), 16
 KINDS = bytes([*TokenKind][k] for k in (0, 1, 2, 0, 4, 5, 6))
@@ -309,7 +309,7 @@ def test_what_is_stored_comes_back():
         mode = Mode.CONTEXT if start == 5_000 else Mode.LEARN
         memory = memory.mix([rows], text[start : start + 1_000], mode).memory
     stored = memory.stored()
-    assert stored.nbytes == stored_size(256) == 16_256 + 16_256 // 8
+    assert stored.nbytes == config.stored_bytes == 16_256 + 16_256 // 8
     back = Memory.restore(config, stored, memory.values, experts=1, remembered=16_256, read=memory.read)
     assert back.marked.tolist() == memory.marked.tolist()
     for mode in Mode:
@@ -328,7 +328,7 @@ def test_any_vocabulary(vocab_size):
     np.testing.assert_allclose(np.exp(mixed.astype(np.float64)).sum(1), 1, atol=1e-6)
     assert mixed[-1, 7] > rows[-1, 7] + 1
     stored = memory.stored()
-    assert len(stored) == stored_size(vocab_size)
+    assert len(stored) == config.stored_bytes
     back = Memory.restore(config, stored, memory.values, experts=1, remembered=8, read=8)
     assert back.marked.tolist() == memory.marked.tolist()
 

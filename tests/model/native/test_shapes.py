@@ -51,7 +51,7 @@ rows = st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_siz
 def draw_row(generator, model, config, length, own, *, learn=False):
     """A row, as a function that makes it anew."""
     ids = generator.integers(config.vocab_size, size=length + 1).astype(np.int32)
-    state = drawn.draw(generator, (2, len(model._units)), 0.5)
+    state = drawn.draw(generator, (2, model.units), 0.5)
     delta = (
         drawn.draw(generator, model.fast_weights, 0.1).astype(model.dtype)
         if own and model.fast_weights

@@ -1,32 +1,14 @@
-"""Shared by the tests of the commands: typing them, and a small model, trained and calibrated once."""
+"""Shared by the tests of the commands: a small model, trained and calibrated once."""
 
 import json
 import shutil
 
-import click
 import pytest
-from click.testing import CliRunner
 
-from rlstm_training.commands.calibrate import calibrate
-from rlstm_training.commands.corpora import corpora as corpora_command
-from rlstm_training.commands.evaluate import evaluate
-from rlstm_training.commands.importing import import_model
-from rlstm_training.commands.train import train
 from rlstm_training.corpora import ENVIRONMENT
 
 QUICK = ["--heads", 2, "--segments", 2, "--length", 100, "--rate", 1e-3, "--rate", 1e-2, "--decay", 0]
 KINDS = ["--kind", "full", "--kind", "subspace", "--kind", "output_bias", "--rank", 4, "--fast-weights", 300]
-
-
-@pytest.fixture(scope="session")
-def rlstm():
-    """Types a command; the answer has exit_code, stdout and stderr."""
-    app = click.Group(commands=[train, calibrate, evaluate, corpora_command, import_model])
-
-    def call(*words, stdin=None):
-        return CliRunner().invoke(app, [str(word) for word in words], input=stdin)
-
-    return call
 
 
 @pytest.fixture(scope="session")

@@ -51,7 +51,6 @@ AXES, EMBEDDING_AXES = 160, 256
     help="A size of subspaces, the default first. Others than the usual, the embedding and the "
     f"softmax within {SERVED_RANK} axes, are found only when asked for.",
 )
-@click.option("--axes", type=click.IntRange(1), help="Leading axes of a side that subspaces may use (all).")
 @console.experts(default=2)
 @click.option("--rank", type=click.IntRange(1), help=f"Axes a side of a cell's matrix, at most ({AXES}).")
 @click.option(
@@ -78,7 +77,6 @@ def calibrate(
     length: int,
     kind: Sequence[Kind],
     num_fast_weights: Sequence[int],
-    axes: int | None,
     experts: int,
     rank: int | None,
     embedding_rank: int | None,
@@ -113,7 +111,7 @@ def calibrate(
         rank=rank or AXES,
         embedding_rank=embedding_rank or EMBEDDING_AXES,
     )
-    forms = forms_chosen(checkpoint, kinds, num_fast_weights, axes, statistics, known)
+    forms = forms_chosen(checkpoint, kinds, num_fast_weights, statistics, known)
     sources = sources_of(recipe or checkpoint.name, corpus)
     others = on or (() if corpus else ON)
     passages = passages_held_out(checkpoint, sources, others, length)
@@ -144,7 +142,6 @@ def forms_chosen(
     checkpoint: Checkpoint,
     kinds: Sequence[Kind],
     sizes: Sequence[int],
-    axes: int | None,
     statistics: Statistics,
     known: CalibrationSet | None,
 ) -> list[Form]:
@@ -159,16 +156,15 @@ def forms_chosen(
         except ValueError as error:
             message = f"{error}: name other kinds, or calibrate without --add"
             raise click.BadParameter(message, param_hint="--kind") from error
-        if not sizes and axes is None:
+        if not sizes:
             served = most_fast_weights(cores, SERVED_RANK, cells=False)
             forms.append(Form("subspace", served, SERVED_RANK))
             continue
-        most = most_fast_weights(cores, axes or 0)
-        wanted = sizes or [most_fast_weights(cores, axes or 0, cells=False)]
-        if max(wanted) > most:
-            message = f"the axes make a subspace of {most:,} fast weights at most, not {max(wanted):,}"
+        most = most_fast_weights(cores)
+        if max(sizes) > most:
+            message = f"the axes make a subspace of {most:,} fast weights at most, not {max(sizes):,}"
             raise click.BadParameter(message, param_hint="--fast-weights")
-        forms += [Form("subspace", size, axes or 0) for size in wanted]
+        forms += [Form("subspace", size) for size in sizes]
     return list({(form.kind, form.num_fast_weights): form for form in forms}.values())
 
 

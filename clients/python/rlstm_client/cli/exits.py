@@ -9,10 +9,12 @@ from typing import Any, TextIO, cast
 
 from rlstm_client.errors import (
     AppendProgress,
+    CannotConnectError,
     NoAnswerError,
     RequestError,
     RLSTMError,
     ScoresNotStoredError,
+    UnauthorizedError,
 )
 from rlstm_client.texts import TextError
 
@@ -100,7 +102,7 @@ def one_line_errors() -> Iterator[None]:
             finally:
                 sys.stdout.flush()
     except (CommandError, TextError, RLSTMError) as error:
-        _leave(str(error) + _progress(error), _code(error))
+        _leave(str(error) + _progress(error) + _advice(error), _code(error))
     except OSError as error:
         where = error.filename or "the output"
         _leave(f"{where}: {error.strerror or error}", Exit.USAGE)
@@ -138,6 +140,16 @@ def _code(error: Exception) -> Exit:
         case NoAnswerError():
             return Exit.NO_ANSWER
     return Exit.REFUSED
+
+
+def _advice(error: Exception) -> str:
+    """Say what a command is told in another way than a client."""
+    match error:
+        case CannotConnectError():
+            return "; `rlstm serve` starts a server, --url names another"
+        case UnauthorizedError():
+            return "; --api-key or RLSTM_API_KEY is the key"
+    return ""
 
 
 def _progress(error: BaseException) -> str:

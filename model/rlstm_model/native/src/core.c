@@ -427,14 +427,14 @@ int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_r
 #define MOST_EXPERTS 64
 
 int32_t rl_mix(int32_t experts, int32_t vocab, int64_t stride, const float *const *log_probs, int32_t length,
-               const int32_t *targets, double *weights, int64_t *tokens, double *logprobs, float *own,
-               int32_t *ranks, float *entropies, float *mixed, uint8_t *broken) {
+               const int32_t *targets, double *weights, int64_t *tokens, double *logprobs, int32_t *ranks,
+               float *entropies, float *mixed, uint8_t *broken) {
   if (experts < 1 || experts > MOST_EXPERTS || vocab > stride || stride % RL_LANES != 0) return -1;
   for (int32_t t = 0; t < length; t++)
     if (targets[t] < 0 || targets[t] >= vocab) return -1;
   for (int32_t t = 0; t < length; t++) {
-    float *each = own + (int64_t)t * experts;
     const float *row[MOST_EXPERTS];
+    float each[MOST_EXPERTS];
     double speaking[MOST_EXPERTS], usable = 0.0, best = -__builtin_inf(), total = 0.0, likelihood[MOST_EXPERTS];
     int heard = 0;
     for (int k = 0; k < experts; k++) {

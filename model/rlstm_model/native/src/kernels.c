@@ -112,25 +112,17 @@ static void product(const rl_matrix *w, int transposed, const float *x, int64_t 
   const char *packed = transposed ? w->backward : w->forward;
   const int blocks = (rows + MOST_ROWS - 1) / MOST_ROWS, most = (rows + blocks - 1) / blocks;
   const int at_once = panels_of[most];
-  float single[2 * LANES * DEPTH]; /* no tile of several blocks of rows is wider */
   for (int panel = first; panel < last;) {
     const int panels = last - panel >= at_once ? at_once : 1;
     for (int k = 0; k < depth; k += DEPTH) {
       rl_tile t = {.panel = (int64_t)depth * LANES, .depth = depth - k < DEPTH ? depth - k : DEPTH, .ldx = ldx,
                    .ldy = ldy, .fresh = fresh && k == 0};
-      int half = w->half;
-      t.w = packed + (panel * t.panel + (int64_t)k * LANES) * (half ? 2 : 4);
-      if (half && blocks > 1) { /* widened once for all rows */
-        for (int p = 0; p < panels; p++)
-          for (int i = 0; i < t.depth * LANES; i += WIDTH)
-            store(single + p * t.depth * LANES + i, load_half((const uint16_t *)t.w + p * t.panel + i));
-        t.w = single, t.panel = t.depth * LANES, half = 0;
-      }
+      t.w = packed + (panel * t.panel + (int64_t)k * LANES) * (w->half ? 2 : 4);
       for (int block = 0, row = 0; block < blocks; block++) {
         const int own = (rows - row + blocks - block - 1) / (blocks - block);
         t.x = x + row * ldx + k;
         t.y = y + row * ldy + panel * LANES;
-        const tile_function multiply = panels > 1 ? wide[own - 1][half] : narrow[own - 1][half];
+        const tile_function multiply = panels > 1 ? wide[own - 1][w->half] : narrow[own - 1][w->half];
         multiply(&t);
         row += own;
       }
@@ -164,7 +156,7 @@ typedef struct {
   int32_t *adding;         /* [steps] rows up to the last one that has fast weights */
   int64_t *offset;         /* [steps + 1] */
   const float **own;       /* [rows] */
-  int64_t width, widest;   /* of all layers' states together; the widest vector */
+  int64_t width, widest;   /* units of all layers together; the widest vector */
   float *low, *middle;     /* between the factors of what rows add */
   float *gradient;         /* [learners, own_size] */
 } work;
@@ -815,10 +807,27 @@ typedef struct {
 
 INLINE int64_t blocks_of(const rl_model *model) { return (model->fast_weights + BLOCK - 1) / BLOCK; }
 
-INLINE float delta_at(const rl_model *model, const rl_row *row, int64_t p) {
-  if (row->delta == NULL) return 0.0f;
-  return model->half ? from_half(((const uint16_t *)row->delta)[p]) : ((const float *)row->delta)[p];
+/* Copy `count` values of `size` bytes; zeros fill up LANES. */
+INLINE void some(void *to, const void *from, int count, int size) {
+  if (count < LANES) memset(to, 0, LANES * size);
+  memcpy(to, from, (count < LANES ? count : LANES) * size);
 }
+
+/* A row's fast weights from `p` on, in single precision. */
+INLINE void deltas_at(const rl_model *model, const rl_row *row, int64_t p, int count, float *out) {
+  uint16_t half[LANES];
+  if (row->delta == NULL) {
+    memset(out, 0, LANES * sizeof(float));
+  } else if (model->half) {
+    some(half, (const uint16_t *)row->delta + p, count, sizeof(uint16_t));
+    for (int i = 0; i < LANES; i += WIDTH) store(out + i, load_half(half + i));
+  } else {
+    some(out, (const float *)row->delta + p, count, sizeof(float));
+  }
+}
+
+/* Fast weights from `p` on that are done at once, of those before `last`. */
+#define AT_ONCE(p, last) ((last) - (p) < LANES ? (int)((last) - (p)) : LANES)
 
 /* Put the rows' fast weights where their cores and biases are, and make room for gradients. */
 static void expand(work *w) {
@@ -834,7 +843,12 @@ static void expand(work *w) {
   for (int row = 0; row < w->rows; row++) {
     float *own = (float *)w->own[row];
     if (own == NULL || w->batch->row[row]->delta == NULL) continue;
-    for (int64_t p = mine.first; p < mine.last; p++) own[model->places[p]] = delta_at(model, w->batch->row[row], p);
+    for (int64_t p = mine.first; p < mine.last; p += LANES) {
+      const int count = AT_ONCE(p, mine.last);
+      float delta[LANES];
+      deltas_at(model, w->batch->row[row], p, count, delta);
+      for (int i = 0; i < count; i++) own[model->places[p + i]] = delta[i];
+    }
   }
   wait_(w);
 }
@@ -842,31 +856,56 @@ static void expand(work *w) {
 /* One step of the rule for a block of a row's fast weights; the sums that its guards need. */
 static block_sums move_block(const rl_model *model, const rl_row *row, const float *gradient, float *moved,
                              int64_t first, int64_t last) {
-  float lane[3][LANES] = {{0}};
-  for (int64_t p = first; p < last; p++) {
-    const int at = (int)((p - first) % LANES);
-    const float g = gradient[model->places[p]], delta = delta_at(model, row, p);
-    const float shrink = model->shrink == NULL ? model->shrink_all : model->shrink[p];
-    const float precision = model->precision == NULL ? 1.0f : model->precision[p];
-    const float value = (delta - delta * shrink) - (g * row->rate) * precision, size = value < 0 ? -value : value;
-    moved[p] = value;
-    lane[0][at] += value * value, lane[1][at] += g * g;
-    lane[2][at] = size > lane[2][at] ? size : lane[2][at];
-    if (row->gradient != NULL) row->gradient[p] = g;
+  float lane[3][LANES] = {{0}}, shrink[LANES], precision[LANES];
+  for (int i = 0; i < LANES; i++) shrink[i] = model->shrink_all, precision[i] = 1.0f;
+  for (int64_t p = first; p < last; p += LANES) {
+    const int count = AT_ONCE(p, last);
+    float own[LANES] = {0}, delta[LANES];
+    for (int i = 0; i < count; i++) own[i] = gradient[model->places[p + i]];
+    deltas_at(model, row, p, count, delta);
+    if (model->shrink != NULL) some(shrink, model->shrink + p, count, sizeof(float));
+    if (model->precision != NULL) some(precision, model->precision + p, count, sizeof(float));
+    for (int i = 0; i < LANES; i += WIDTH) {
+      const vec g = load(own + i), d = load(delta + i), top = load(lane[2] + i);
+      const vec value = (d - d * load(shrink + i)) - (g * row->rate) * load(precision + i);
+      const vec size = select_(value < (vec){0}, -value, value);
+      store(moved + p + i, value);
+      store(lane[0] + i, load(lane[0] + i) + value * value);
+      store(lane[1] + i, load(lane[1] + i) + g * g);
+      store(lane[2] + i, select_(size > top, size, top));
+    }
+    if (row->gradient != NULL) memcpy(row->gradient + p, own, count * sizeof(float));
   }
   block_sums sums = {tree(lane[0]), tree(lane[1]), 0.0f};
   for (int i = 0; i < LANES; i++) sums.greatest = lane[2][i] > sums.greatest ? lane[2][i] : sums.greatest;
   return sums;
 }
 
+/* The fast weights of a row after its step. */
+static void put_moved(const rl_model *model, const rl_row *row, const float *moved, float by, int64_t first, int64_t last) {
+  for (int64_t p = first; p < last; p += LANES) {
+    const int count = AT_ONCE(p, last);
+    float value[LANES];
+    uint16_t half[LANES];
+    for (int i = 0; i < LANES; i += WIDTH) {
+      store(value + i, load(moved + p + i) * by);
+      store_half(half + i, load(value + i));
+    }
+    if (model->half)
+      memcpy((uint16_t *)row->delta_after + p, half, count * sizeof(uint16_t));
+    else
+      memcpy((float *)row->delta_after + p, value, count * sizeof(float));
+  }
+}
+
 static void step_rows(work *w, float *moved, block_sums *sums) {
   const rl_model *model = w->model;
-  const int64_t count = model->fast_weights, blocks = blocks_of(model);
+  const int64_t count = model->fast_weights, blocks = blocks_of(model), stride = blocks * BLOCK;
   const range mine = share(blocks, w->thread, w->threads);
   for (int row = 0; row < w->learners; row++)
     for (int64_t b = mine.first; b < mine.last; b++)
       sums[row * blocks + b] =
-          move_block(model, w->batch->row[row], w->gradient + row * model->own_size, moved + row * count, b * BLOCK,
+          move_block(model, w->batch->row[row], w->gradient + row * model->own_size, moved + row * stride, b * BLOCK,
                      (b + 1) * BLOCK < count ? (b + 1) * BLOCK : count);
   wait_(w);
   for (int row = 0; row < w->learners; row++) {
@@ -884,13 +923,13 @@ static void step_rows(work *w, float *moved, block_sums *sums) {
     if (r->step != NULL && w->thread == 0) *r->step = step;
     if (r->delta_after == NULL) continue;
     const int64_t first = mine.first * BLOCK, last = mine.last * BLOCK < count ? mine.last * BLOCK : count;
-    for (int64_t p = first; p < last; p++) {
-      const float value = step.taken ? moved[row * count + p] * step.scale : delta_at(model, r, p);
-      if (model->half)
-        ((uint16_t *)r->delta_after)[p] = to_half(value);
-      else
-        ((float *)r->delta_after)[p] = value;
-    }
+    const int size = model->half ? sizeof(uint16_t) : sizeof(float);
+    if (step.taken)
+      put_moved(model, r, moved + row * stride, step.scale, first, last);
+    else if (r->delta == NULL)
+      memset((char *)r->delta_after + first * size, 0, (last - first) * size);
+    else
+      memcpy((char *)r->delta_after + first * size, (const char *)r->delta + first * size, (last - first) * size);
   }
 }
 
@@ -904,7 +943,7 @@ typedef struct {
   softmax_room softmax;
   back_room back;
   float *arriving, *d_features;
-  float *moved; /* [learners, fast_weights] after a step */
+  float *moved; /* [learners, whole blocks of fast weights] after a step */
   block_sums *sums;
   int lowest; /* the first layer to go back to */
 } plan;
@@ -948,7 +987,7 @@ static plan lay_out(rl_batch *batch) {
   for (int row = 0; row < batch->rows; row++) adders += adds(model, batch->row[row]);
   float *own = rl_take(arena, adders * model->own_size);
   w->gradient = rl_take(arena, w->learners * model->own_size);
-  p.moved = rl_take(arena, w->learners * model->fast_weights);
+  p.moved = rl_take(arena, w->learners * blocks_of(model) * BLOCK);
   p.sums = take(arena, (int64_t)w->learners * blocks_of(model) * sizeof(block_sums));
   for (int row = 0; row < batch->rows && real; row++) {
     w->own[row] = adds(model, batch->row[row]) ? own : NULL;
@@ -973,7 +1012,7 @@ static plan lay_out(rl_batch *batch) {
   for (int l = model->layers - 1; l >= 0; l--) {
     const rl_layer *layer = &model->layer[l];
     if (has_own(model, layer)) p.lowest = l;
-    w->width += layer->hidden;
+    w->width += layer->units;
     w->widest = most(w->widest, most(layer->input, most(layer->hidden, layer->low)));
     axes(&layer->x, &axis), axes(&layer->h, &axis), axes(&layer->u, &axis), axes(&layer->c, &axis);
     for (int k = 0; k < model->rounds; k++) {
@@ -1048,12 +1087,14 @@ static void load_states(plan *p) {
   work *w = &p->w;
   int64_t at = 0;
   for (int l = 0; l < w->model->layers; l++) {
-    const int64_t n = w->model->layer[l].hidden;
+    const int64_t n = w->model->layer[l].hidden, units = w->model->layer[l].units;
     for (int row = w->thread; row < w->rows; row += w->threads) {
-      memcpy(p->trail[l].h0 + row * n, w->batch->row[row]->state + at, n * sizeof(float));
-      memcpy(p->trail[l].c0 + row * n, w->batch->row[row]->state + w->width + at, n * sizeof(float));
+      float *h = p->trail[l].h0 + row * n, *c = p->trail[l].c0 + row * n;
+      const float *state = w->batch->row[row]->state + at;
+      memcpy(h, state, units * sizeof(float)), memset(h + units, 0, (n - units) * sizeof(float));
+      memcpy(c, state + w->width, units * sizeof(float)), memset(c + units, 0, (n - units) * sizeof(float));
     }
-    at += n;
+    at += units;
   }
 }
 
@@ -1061,15 +1102,15 @@ static void store_states(plan *p) {
   work *w = &p->w;
   int64_t at = 0;
   for (int l = 0; l < w->model->layers; l++) {
-    const int64_t n = w->model->layer[l].hidden;
+    const int64_t n = w->model->layer[l].hidden, units = w->model->layer[l].units;
     for (int row = w->thread; row < w->rows; row += w->threads) {
       const rl_row *own = w->batch->row[row];
       if (own->length == 0) continue;
       const int64_t token = w->offset[own->length - 1] + row;
-      memcpy(own->state + at, p->trail[l].h + token * n, n * sizeof(float));
-      memcpy(own->state + w->width + at, p->trail[l].c + token * n, n * sizeof(float));
+      memcpy(own->state + at, p->trail[l].h + token * n, units * sizeof(float));
+      memcpy(own->state + w->width + at, p->trail[l].c + token * n, units * sizeof(float));
     }
-    at += n;
+    at += units;
   }
 }
 

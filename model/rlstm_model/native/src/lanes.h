@@ -85,16 +85,15 @@ INLINE uint16_t to_half(float x) {
   return (uint16_t)(sign | (bits - 0x38000000) >> 13);
 }
 
-INLINE float from_half(uint16_t h) {
-  const uint32_t rest = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
-  float value;
-  memcpy(&value, &rest, 4);
-  value = (h & 0x7c00) == 0x7c00 ? value * 0x1p112f * 0x1p16f : value * 0x1p112f;
-  uint32_t bits;
-  memcpy(&bits, &value, 4);
-  bits |= sign;
-  memcpy(&value, &bits, 4);
-  return value;
+/* WIDTH values that half precision holds, to the nearest. */
+INLINE void store_half(uint16_t *p, vec v) {
+#if WIDTH == 16
+  _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif WIDTH == 8
+  _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+  for (int i = 0; i < WIDTH; i++) p[i] = to_half(v[i]);
+#endif
 }
 
 INLINE vec select_(ivec mask, vec a, vec b) { return (vec)((mask & (ivec)a) | (~mask & (ivec)b)); }

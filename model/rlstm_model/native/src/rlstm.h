@@ -43,10 +43,10 @@ typedef struct {
   int32_t n, present;
 } rl_bias;
 
-/* One layer. Blocks of gates stand in the order i, j, f, o; an RLSTM has `u` and `c`, and x enters i and j
+/* One layer; `units` of `hidden` are no padding. Blocks of gates stand in the order i, j, f, o; an RLSTM has `u` and `c`, and x enters i and j
  * alone. Round k of the mogrifier gates x (k even) or h (k odd); at full rank there is no `down`. */
 typedef struct {
-  int32_t input, hidden, low;
+  int32_t input, hidden, low, units;
   rl_weight x, h, u, c;
   rl_bias bias;
   const rl_weight *up, *down;
@@ -94,7 +94,7 @@ typedef struct {
  * delta        its fast weights [fast_weights], float16 where the model says so; NULL is zero
  * delta_after  the same after one step of the rule; NULL takes none
  * gradient     of the row's loss at its fast weights, float32; NULL where it is not wanted
- * state        h of all layers, then c of all layers, padded: read and overwritten
+ * state        h of all layers' units, then c of them: read and overwritten
  * ids          [length] inputs
  * targets      [length] to be learned from; NULL learns nothing
  * loss         [length] weights of the targets' losses
@@ -137,14 +137,14 @@ RL_API void rl_pack(const float *matrix, const float *delta, int32_t n, int32_t 
  *
  * log_probs  [experts] pointers to [length, stride], stride the padded vocabulary
  * weights    [experts], updated; tokens, updated: the t of the next token
- * logprobs   [length] of the mixture's targets; own [length, experts] of each expert's
+ * logprobs   [length] of the mixture's targets
  * ranks      [length] of the targets, and entropies [length]: both or NULL
  * mixed      [length, stride] whole distributions, or NULL; wanted with ranks alone
  * broken     [experts], set to 1 for experts that computed no distribution of some token
  * Returns the number of tokens before the first at which every expert was broken; -1, with nothing done, for targets
  * outside the vocabulary, or another number of experts than 1 to 64. */
 RL_API int32_t rl_mix(int32_t experts, int32_t vocab, int64_t stride, const float *const *log_probs, int32_t length,
-                      const int32_t *targets, double *weights, int64_t *tokens, double *logprobs, float *own,
+                      const int32_t *targets, double *weights, int64_t *tokens, double *logprobs,
                       int32_t *ranks, float *entropies, float *mixed, uint8_t *broken);
 
 /* What a token is to a memory: how words, lines and shapes of text are told. */
