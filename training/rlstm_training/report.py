@@ -189,10 +189,9 @@ def _find(path: Path, problems: list[Problem]) -> Iterator[Path]:
 def _curves(folder: Path, problems: list[Problem]) -> Curves:
     try:
         curves = read_curves(folder / METRICS)
-    except FileNotFoundError:
-        return Curves(scalars={})
     except OSError as error:
-        problems.append(Problem(folder, f"{METRICS}: {error.strerror}"))
+        if not isinstance(error, FileNotFoundError):
+            problems.append(Problem(folder, f"{METRICS}: {error.strerror}"))
         return Curves(scalars={})
     if curves.damaged:
         lines = ", ".join(map(str, curves.damaged[:5])) + (", …" if curves.damaged[5:] else "")
@@ -202,10 +201,8 @@ def _curves(folder: Path, problems: list[Problem]) -> Curves:
 
 def best_first(runs: Sequence[Run]) -> list[Run]:
     """The runs by their best validation loss, those without any last; those of one measure stay together."""
-    measures = list(dict.fromkeys(run.measure.name for run in runs))
-    return sorted(
-        runs, key=lambda run: (measures.index(run.measure.name), (run.curves.best or (0, math.inf))[1])
-    )
+    seen = list(dict.fromkeys(run.measure.name for run in runs))
+    return sorted(runs, key=lambda run: (seen.index(run.measure.name), (run.curves.best or (0, math.inf))[1]))
 
 
 def command_for(run: Run) -> str:
@@ -390,8 +387,8 @@ def tables_of(runs: Sequence[Run], groups: Sequence[Group]) -> Iterator[tuple[st
     yield "Runs", about, rows
     if differing := differences(groups):
         columns = {"run": [group.label for group in groups], **differing}
-        differ = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        yield "What differs between recipes", "", differ
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        yield "What differs between recipes", "", rows
     if cited := transformers({source.corpus for run in runs for source in run.recipe.sources}):
         yield "Transformers", "Perplexity of words, bits per character or byte, on test, as published.", cited
     rows = []
