@@ -152,22 +152,23 @@ static int64_t nanoseconds(void) {
   return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-void rl_barrier(rl_team *team, int thread) {
-  const unsigned turn = atomic_load_explicit(&team->arrival[thread].turn, memory_order_relaxed) + 1;
-  atomic_store_explicit(&team->arrival[thread].turn, turn, memory_order_release);
+void rl_barrier(rl_team *team) {
+  const unsigned turn = atomic_load_explicit(&team->turn, memory_order_acquire);
+  if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) == team->size - 1) {
+    atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
+    atomic_store_explicit(&team->turn, turn + 1, memory_order_release);
+    return;
+  }
   int64_t since = 0;
-  int spins = 0;
-  for (int other = 0; other < team->size; other++)
-    /* Nobody is more than one barrier ahead. */
-    while ((int)(atomic_load_explicit(&team->arrival[other].turn, memory_order_acquire) - turn) < 0) {
-      if (spins++ < SPINS) {
-        pause_();
-        continue;
-      }
-      if (since == 0) since = nanoseconds();
-      GIVE_WAY();
-      if (nanoseconds() - since > LATE) atomic_store_explicit(&team->late, 1, memory_order_relaxed);
+  for (int spins = 0; atomic_load_explicit(&team->turn, memory_order_acquire) == turn; spins++) {
+    if (spins < SPINS) {
+      pause_();
+      continue;
     }
+    if (since == 0) since = nanoseconds();
+    GIVE_WAY();
+    if (nanoseconds() - since > LATE) atomic_store_explicit(&team->late, 1, memory_order_relaxed);
+  }
 }
 
 /* With the address sanitizer pieces of an arena have gaps between them that nobody may touch, and begin as NaN. */
@@ -289,10 +290,8 @@ rl_pool *rl_pool_new(int32_t threads) {
   pool->alone.size = 1;
   pool->thread = calloc(threads, sizeof *pool->thread);
   pool->arena = calloc(threads, sizeof *pool->arena);
-  pool->team.arrival = calloc(threads, sizeof *pool->team.arrival);
   pool->threads = 1;
-  const int room = pool->thread != NULL && pool->arena != NULL && pool->team.arrival != NULL;
-  for (int i = 1; room && i < threads; i++) {
+  for (int i = 1; pool->thread != NULL && pool->arena != NULL && i < threads; i++) {
     worker *own = malloc(sizeof *own);
     if (own == NULL) break;
     *own = (worker){pool, i};
@@ -303,7 +302,7 @@ rl_pool *rl_pool_new(int32_t threads) {
     pool->threads = i + 1;
   }
   pool->team.size = pool->threads;
-  if (pool->threads == threads && room) return pool;
+  if (pool->threads == threads && pool->arena != NULL) return pool;
   rl_pool_free(pool);
   return NULL;
 }
@@ -316,7 +315,7 @@ void rl_pool_free(rl_pool *pool) {
   UNLOCK(&pool->lock);
   for (int i = 1; i < pool->threads; i++) join(pool->thread[i]);
   for (int i = 0; pool->arena != NULL && i < pool->threads; i++) free(pool->arena[i].whole);
-  free(pool->team.arrival), free(pool->arena), free(pool->thread), free(pool);
+  free(pool->arena), free(pool->thread), free(pool);
 }
 
 /* ---- a window ------------------------------------------------------------------------------------------- */

@@ -162,7 +162,7 @@ typedef struct {
 } work;
 
 INLINE void wait_(work *w) {
-  if (w->threads > 1) rl_barrier(w->batch->team, w->thread);
+  if (w->threads > 1) rl_barrier(w->batch->team);
 }
 
 /* The sum of a b, LANES partial sums and a tree. */

@@ -7,22 +7,16 @@
 
 #include "rlstm.h"
 
-/* How many barriers a thread has come to, on a cache line of its own. */
-typedef struct {
-  atomic_uint turn;
-  char apart[124];
-} rl_arrival;
-
 /* The threads of a window; `size` 1 is one thread alone, whose barrier is free. `late`: one had to be waited for so
  * long that it cannot have been running. */
 typedef struct {
   int size;
-  atomic_int late;
-  rl_arrival *arrival;
+  atomic_int arrived, late;
+  atomic_uint turn;
 } rl_team;
 
-/* Wait, as one thread of a team, until all have come. */
-void rl_barrier(rl_team *team, int thread);
+/* Wait until all threads of a team have come. */
+void rl_barrier(rl_team *team);
 
 /* A growing piece of memory that is handed out from its beginning again for every window. */
 typedef struct {
