@@ -24,7 +24,18 @@ SERVED = (
 TRAINED = ("tests/training/test_loop.py", "tests/training/test_run.py", "tests/model/network")
 TOOLS = ("pytest>=9", "pytest-asyncio>=1.2", "pytest-timeout", "hypothesis>=6.140", "pyyaml", "jsonschema")
 
-SHOWN = ("fastapi", "starlette", "uvicorn", "pydantic", "redis", "httpx", "websockets", "numpy", "torch")
+SHOWN = (
+    "click",
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "pydantic",
+    "redis",
+    "httpx",
+    "websockets",
+    "numpy",
+    "torch",
+)
 with (ROOT / "pyproject.toml").open("rb") as file:
     PROJECT = tomllib.load(file)["project"]
 BOUNDS = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["server"]]
@@ -91,3 +102,16 @@ def test_beside(row: str, wheel: Path, tmp_path: Path, capsys: pytest.CaptureFix
         versions = ", ".join(f"{name} {installed[name]}" for name in SHOWN if name in installed)
         print(f"| {row} | {versions} | {ran.stdout.splitlines()[-1].strip('= ')} |")
     assert ran.returncode == 0, ran.stdout[-3000:]
+
+
+def test_the_client_needs_little(wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without an extra, what comes beside the wheel has 15 MB at most, compiled as pip does."""
+    uv("venv", "--python", sys.executable, tmp_path / "venv")
+    uv("pip", "install", "--compile-bytecode", "--python", tmp_path / "venv/bin/python", wheel)
+    (site,) = (tmp_path / "venv/lib").glob("*/site-packages")
+    beside = [each for each in site.iterdir() if not each.name.startswith(("rlstm_", "mogrifier_rlstm"))]
+    files = [file for each in beside for file in (each, *each.rglob("*")) if file.is_file()]
+    megabytes = sum(file.stat().st_size for file in files) / 1e6
+    with capsys.disabled():
+        print(f"the client's dependencies: {megabytes:.1f} MB")
+    assert megabytes <= 15

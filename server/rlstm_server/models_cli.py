@@ -38,7 +38,7 @@ class Listed:
 @click.command()
 @click.argument(
     "folders",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     nargs=-1,
     help="Where to look for checkpoints [runs, and the folders of RLSTM_MODEL].",
 )
@@ -49,9 +49,6 @@ def models(folders: Sequence[Path], as_json: bool) -> None:
     The rules by which sessions may learn are counted, and named by --json. A model that is damaged is listed
     with what is wrong with it.
     """
-    for folder in folders or ():
-        if not folder.is_dir():
-            raise click.BadParameter(f"{folder} is no folder", param_hint="FOLDERS")
     shipped = [_look_at(name, name, shipped=True) for name in shipped_names()]
     local = [_look_at(path, path.name, shipped=False) for path in _checkpoints(folders or _usual_folders())]
     found = [*shipped, *local]

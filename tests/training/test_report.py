@@ -312,7 +312,7 @@ def test_what_cannot_be_reported_on_is_an_error(rlstm_report, make_run):
     Path("empty").mkdir()
     Path("file").touch()
     for words, code, message in [
-        (["absent"], 2, "there is no such folder"),
+        (["absent"], 2, "does not exist"),
         ([run, "--out", "a.pdf"], 2, "must end in .html or .md"),
         (["empty"], 1, "holds no run"),
         (["file"], 1, "is not a folder"),

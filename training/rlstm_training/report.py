@@ -189,10 +189,9 @@ def _find(path: Path, problems: list[Problem]) -> Iterator[Path]:
 def _curves(folder: Path, problems: list[Problem]) -> Curves:
     try:
         curves = read_curves(folder / METRICS)
-    except FileNotFoundError:
-        return Curves(scalars={})
     except OSError as error:
-        problems.append(Problem(folder, f"{METRICS}: {error.strerror}"))
+        if not isinstance(error, FileNotFoundError):
+            problems.append(Problem(folder, f"{METRICS}: {error.strerror}"))
         return Curves(scalars={})
     if curves.damaged:
         lines = ", ".join(map(str, curves.damaged[:5])) + (", …" if curves.damaged[5:] else "")
@@ -202,10 +201,8 @@ def _curves(folder: Path, problems: list[Problem]) -> Curves:
 
 def best_first(runs: Sequence[Run]) -> list[Run]:
     """The runs by their best validation loss, those without any last; those of one measure stay together."""
-    measures = list(dict.fromkeys(run.measure.name for run in runs))
-    return sorted(
-        runs, key=lambda run: (measures.index(run.measure.name), (run.curves.best or (0, math.inf))[1])
-    )
+    seen = list(dict.fromkeys(run.measure.name for run in runs))
+    return sorted(runs, key=lambda run: (seen.index(run.measure.name), (run.curves.best or (0, math.inf))[1]))
 
 
 def command_for(run: Run) -> str:
@@ -385,13 +382,12 @@ def svg(
 
 def tables_of(runs: Sequence[Run], groups: Sequence[Group]) -> Iterator[tuple[str, str, list[Any]]]:
     """Title, what is said above it, and rows by column: runs, what differs, the spread over seeds."""
-    about = "The best first; validation text in stripes. Tokens per second: median. No rank: full."
     rows = [{name: value for name, value in run.row().items() if name != "reproduce"} for run in runs]
-    yield "Runs", about, rows
+    yield "Runs", "The best first; validation text in stripes. Tokens a second: median. No rank: full.", rows
     if differing := differences(groups):
         columns = {"run": [group.label for group in groups], **differing}
-        differ = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        yield "What differs between recipes", "", differ
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        yield "What differs between recipes", "", rows
     if cited := transformers({source.corpus for run in runs for source in run.recipe.sources}):
         yield "Transformers", "Perplexity of words, bits per character or byte, on test, as published.", cited
     rows = []
@@ -464,7 +460,11 @@ def _fenced(text: str) -> Markup:
 
 @console.command()
 @click.argument(
-    "runs", type=console.FILE, nargs=-1, required=True, help="Run directories, or folders that hold some."
+    "runs",
+    type=click.Path(exists=True, path_type=Path),
+    nargs=-1,
+    required=True,
+    help="Run directories, or folders that hold some.",
 )
 @click.option(
     "--out",
@@ -478,9 +478,6 @@ def report(runs: Sequence[Path], out: Path | None, as_json: bool) -> None:
     Runs may be finished, running, interrupted or damaged: what cannot be read is named, the rest is shown.
     With --json the tables are printed, and a page is written only to --out.
     """
-    for run in runs:
-        if not run.exists():
-            raise click.BadParameter(f"{run}: there is no such folder", param_hint="RUNS")
     if out is not None and out.suffix not in (".html", ".md"):
         raise click.BadParameter(f"{out}: must end in .html or .md", param_hint="--out")
     found, problems = read_runs(runs)

@@ -159,9 +159,7 @@ def _rows_of_chunk(chunk: ObserveChunk) -> list[Row]:
     experts = state.expert_config
     rows = [Row(ids, state.now.states_R2U[0])] if experts.static else []
     deltas = [None] * len(experts.rates) if state.delta_KP is None else [*state.delta_KP]
-    for states_2U, delta_P, rate in zip(
-        state.start.states_R2U[experts.learning], deltas, experts.rates, strict=True
-    ):
+    for states_2U, delta_P, rate in zip(state.start.states_R2U, deltas, experts.rates, strict=True):
         rate = min(config.rate * min(state.rate_scale * rate, sys.float_info.max), 3e38)
         inputs = (state.start.last, *whole[:-1])
         rows.append(Row(inputs, states_2U, delta_P, whole, loss_weights, rate))
@@ -268,7 +266,7 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Window]) -> ObservedChunk | N
     state = replace(
         before,
         now=now,
-        start=now if ends else before.start,
+        start=now.of(experts.learning) if ends else before.start,
         mixture=mixture,
         memory=memory,
         pending=() if ends else before.pending + chunk.ids,
@@ -368,12 +366,12 @@ def restart(
 
 def _reread(learner: Learner, state: AdaptedState, chosen: NDArray[np.bool_]) -> Cursor:
     """Where all rows are, after some have read the pending tokens with the slow weights."""
-    rows = np.arange(state.expert_config.rows)[state.expert_config.learning][chosen]
     ids = (state.start.last, *state.pending[:-1])
-    reads = learner.backend.read([Row(ids, state.start.states_R2U[row]) for row in rows])
+    reads = learner.backend.read([Row(ids, states_2U) for states_2U in state.start.states_R2U[chosen]])
     if any(np.isnan(_of_targets(read.log_probs_TV, state.pending)).any() for read in reads):
         raise NonFiniteState("the state at the segment's start is not finite")
     states_R2U = state.now.states_R2U.copy()
-    for row, read in zip(rows, reads, strict=True):
+    first = state.expert_config.learning.start
+    for row, read in zip(first + np.flatnonzero(chosen), reads, strict=True):
         states_R2U[row] = read.states_2U
     return Cursor(states_R2U, state.now.last)

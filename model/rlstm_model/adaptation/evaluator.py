@@ -93,7 +93,7 @@ class DynamicEvaluator(Learner):
             expert_config=expert_config,
             delta_KP=None,
             now=now,
-            start=now,
+            start=now.of(expert_config.learning),
             mixture=_equal_weights(expert_config),
             memory=self._no_memory(expert_config),
             bad_steps=(0,) * len(expert_config.rates),
@@ -181,7 +181,14 @@ class DynamicEvaluator(Learner):
         if recurrent:
             now = self._before_text(state.expert_config)
             memory = None if state.memory is None else state.memory.follow(self.bos_id)
-            state = replace(state, now=now, start=now, pending=(), pending_learn=(), memory=memory)
+            state = replace(
+                state,
+                now=now,
+                start=now.of(state.expert_config.learning),
+                pending=(),
+                pending_learn=(),
+                memory=memory,
+            )
         if fast_weights:
             state = restart(self, state, [True] * len(state.expert_config.rates))
             unlearned = (False,) * len(state.pending)

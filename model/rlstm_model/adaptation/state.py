@@ -111,6 +111,10 @@ class Cursor(NamedTuple):
     mixture: MixtureState | None = None
     context: tuple[int, ...] = ()
 
+    def of(self, rows: slice) -> "Cursor":
+        """Where some rows are."""
+        return Cursor(self.states_R2U[rows].copy(), self.last)
+
     @property
     def experts(self) -> int:
         """How many are mixed."""
@@ -124,7 +128,8 @@ class AdaptedState:
     expert_config   the rows that read it
     delta_KP        the fast weights of the rows that learn; None is zero for all
     now             where all rows are
-    start           where they were when the unfinished segment began: ``now`` itself when none is pending
+    start           where those that learn were when the unfinished segment began: where they are when none is
+                    pending
     mixture         of the experts and the memory; None for a single one
     memory          of the newest tokens; None without one
     pending         the tokens of the unfinished segment
@@ -243,7 +248,7 @@ class StateSchema:
             expert_config=expert_config,
             delta_KP=arrays.get("delta"),
             now=now,
-            start=Cursor(arrays["start"], start_last) if pending else now,
+            start=Cursor(arrays["start"], start_last) if pending else now.of(expert_config.learning),
             mixture=fields.mixture(expert_config),
             memory=self._memory(arrays, expert_config, fields),
             pending=pending,
@@ -258,9 +263,10 @@ class StateSchema:
         self, expert_config: ExpertConfig, *, pending: bool
     ) -> dict[str, tuple[tuple[int, ...], type]]:
         """Shape and dtype of each array that a state may have; all but ``delta`` must be there."""
-        recurrent = (expert_config.rows, 2, self.units), np.float32
         named: dict[str, tuple[tuple[int, ...], type]]
-        named = dict.fromkeys(("now", "start") if pending and expert_config.rates else ("now",), recurrent)
+        named = {"now": ((expert_config.rows, 2, self.units), np.float32)}
+        if pending and expert_config.rates:
+            named["start"] = (len(expert_config.rates), 2, self.units), np.float32
         if expert_config.remembers:
             named["memory"] = (MemoryConfig(kinds_of(self.vocab_size)).stored_bytes,), np.uint8
             named["mixing"] = (size_of(self.vocab_size, expert_config.experts),), np.float32

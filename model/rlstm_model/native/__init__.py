@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-REVISION: Final = 3
+REVISION: Final = 4
 """Of what is computed, by the last bit: it grows when a change of ours changes one."""
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlstm_model.native.library import library
 from rlstm_model.native.packed import Floats, address, padded, with_room
 
-ORDERS: Final = (1, 2, 3, 4, 6, 8, 12, 20)
+ORDERS: Final = (1, 2, 3, 5, 8, 14)
 """Tokens of the contexts whose successors are counted, beside those of words, lines and shapes."""
 
 CAPACITY: Final = 16_000

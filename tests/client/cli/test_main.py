@@ -89,6 +89,7 @@ def test_completion_reaches_the_command_behind(words: str, offered: list[str]) -
         (["scroe"], 2, "Did you mean one of: 'rescore', 'score'"),
         (["session", "appendd"], 2, "Did you mean 'append'"),
         (["score", "--unit", "furlongs", "a"], 2, "furlongs"),
+        (["session", "info", "../x"], 2, "is not a session id"),
         (["score", "a", "--url", "nonsense"], 2, "is not a URL"),
         (["score", "a", "--url", "http://127.0.0.1:9"], 3, "`rlstm serve` starts a server"),
         (["complete", "--url", "http://127.0.0.1:9"], 3, "cannot connect to http://127.0.0.1:9"),

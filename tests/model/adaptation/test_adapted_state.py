@@ -51,7 +51,7 @@ def test_arrays_share_no_memory_and_are_the_size(evaluator, middle):
         assert state.nbytes == sum(array.nbytes for array in arrays)
         assert all(array.flags.c_contiguous for array in arrays)
         assert not any(np.shares_memory(a, b) for i, a in enumerate(arrays) for b in arrays[:i])
-    assert middle.nbytes == 4 * (evaluator.backend.fast_weights + 2 * 2 * 2 * evaluator.backend.units)
+    assert middle.nbytes == 4 * (evaluator.backend.fast_weights + 3 * 2 * evaluator.backend.units)
 
 
 @pytest.mark.parametrize(

@@ -427,7 +427,7 @@ def test_a_state_that_is_no_number_raises(evaluator, observe, text):
     broken[0] = np.nan
     for bad in (
         replace(state, now=state.now._replace(states_R2U=broken)),
-        replace(state, start=state.start._replace(states_R2U=np.full_like(broken, np.nan))),
+        replace(state, start=state.start._replace(states_R2U=np.full_like(broken[1:], np.nan))),
     ):
         with pytest.raises(NonFiniteState):
             [*evaluator.observe(bad, ids[9:])]

@@ -17,8 +17,10 @@ KINDS = bytes([*TokenKind][k] for k in (0, 1, 2, 0, 4, 5, 6))
 LETTERS = (TokenKind.LOWER, TokenKind.UPPER, TokenKind.FOREIGN)
 BOUNDS = (1, 2, 3, 5, 9, 19, 49), (1, 2, 5)
 LEVELS = 3
-MORE, LESS = (0.3, 0.6, 1.01, 1.6, 3.01, 7, 16), (0, 0.5, 2)
-USUAL = (0.2, 0.45, 0.9, 1.4, 2.2, 4.5, 11, 30), (0, 0.3, 1.2, 5)
+MORE = 2**-5, 13 / 128, 5 / 16, 5 / 8, 1, 13 / 8, 3, 7, 16
+LESS = 2**-8, 5 / 64, 0.5, 2
+USUAL = (0.015, 0.06, 0.2, 0.45, 0.9, 1.4, 2.2, 4.5, 11, 30), (0, 0.04, 0.3, 1.2, 5)
+INPUTS = len(ORDERS) + 9
 GROUPS = dict(zip(TokenKind, "llnbbolo", strict=True))
 
 
@@ -48,23 +50,49 @@ def words_before(text):
 
 
 def contexts_of(tokens):
-    """All contexts after some tokens, None for those that there are not: of the orders, and of text."""
+    """All contexts after some tokens, None for those that there are not: orders, text, and lines."""
     text = tokens[-256:]
     orders = [tuple(text[-n:]) if len(text) >= n else None for n in ORDERS]
     if not text:
-        return orders, [None] * 5
+        return orders, [None] * 5, [None] * 4
     shape = [(KINDS[t],) if KINDS[t] in (*LETTERS, TokenKind.DIGIT) else t for t in text]
     letters, one, two = words_before(text)
     here = letters, None if letters else shape[-1]
     lines = [t for t in range(len(text)) if KINDS[text[t]] == TokenKind.NEWLINE]
     start = tuple(text[lines[-1] + 1 :][:4]) if lines else None
-    return orders, [
-        here,
-        (here, one),
-        None if start is None else (here, start, text[-1]),
-        (here, two),
-        tuple(shape[-SHAPE:]) if len(text) >= SHAPE else None,
-    ]
+    return (
+        orders,
+        [
+            here,
+            (here, one),
+            None if start is None else (here, start, text[-1]),
+            (here, two),
+            tuple(shape[-SHAPE:]) if len(text) >= SHAPE else None,
+        ],
+        lines_of(text, shape, letters),
+    )
+
+
+def lines_of(text, shape, letters):
+    """The contexts of lines: shape, column, what stands above, and what does in the same field."""
+    ends = [t for t in range(len(text)) if KINDS[text[t]] == TokenKind.NEWLINE]
+    contexts = [tuple(shape[-5:]), None, None, None]
+    if len(text) < SHAPE or not ends:
+        return contexts if len(text) >= SHAPE else [None] * 4
+    line = text[ends[-1] + 1 :]
+    contexts[1] = tuple(shape[-2:]), len(line)
+    if len(ends) > 1:
+        above, newline = text[ends[-2] + 1 : ends[-1]], text[ends[-1]]
+        contexts[2] = (above + [newline] * 256)[len(line)], len(line)
+        single = [KINDS[t] not in (*LETTERS, TokenKind.DIGIT) for t in line]
+        number = sum(single)
+        within = ([*single[::-1], True]).index(True)
+        starts = [0] + [
+            t + 1 for t in range(len(above)) if KINDS[above[t]] not in (*LETTERS, TokenKind.DIGIT)
+        ]
+        place = starts[number] + within if number < len(starts) else 256
+        contexts[3] = letters, (above + [newline] * 512)[place], number
+    return contexts
 
 
 class Reference:
@@ -76,14 +104,14 @@ class Reference:
         self.shares = {}
         self.sets = {"all": np.array([0.25 / experts] * experts + [0.25, 0.5])}
         self.maps = {}
-        self.tree = {"all": np.array([0.5 / experts] * experts + [0.2, 0.3] + [0.1] * (len(ORDERS) + 5))}
+        self.tree = {"all": np.array([0.5 / experts] * experts + [0.2, 0.3] + [0.1] * INPUTS)}
 
     def counts(self, chain, number, context):
         """What followed a context: weights, how often it occurred, and how long ago it last did."""
         weights, total, newest, now = np.zeros(V), 0, 0, len(self.read)
         for place in reversed(range(max(0, now - self.capacity), now)):
             token, counted, contexts = self.read[place]
-            if counted and contexts[chain][number] == context and total < 64:
+            if context is not None and counted and contexts[chain][number] == context and total < 64:
                 weights[token] += 100 / (100 + now - place)
                 total, newest = total + 1, newest or now - place
         return weights, total, newest
@@ -92,9 +120,7 @@ class Reference:
         """The experts' mixture after a chain, and which of its sets of weights is used."""
         p_V, depth, single = base_V, 0, False
         for number, context in enumerate(contexts):
-            weights_V, total, newest = (
-                (np.zeros(V), 0, 0) if context is None else self.counts(chain, number, context)
-            )
+            weights_V, total, newest = self.counts(chain, number, context)
             if not total and chain == 0:
                 break
             if not total:
@@ -120,6 +146,8 @@ class Reference:
         self.followed = []
         self.weights_logprob = math.log(base_V[token])
         chains = [self.chain(i, contexts[i], base_V, token, learns) for i in (1, 0)]
+        for number, context in enumerate(contexts[2]):
+            self.followed.append((len(ORDERS) + 5 + number, self.counts(2, number, context)[0]))
         rows = np.maximum([*experts_KV, *(np.log(p_V) for p_V, _ in chains)], -60)
         kinds = [KINDS[tokens[-n]] if len(tokens) >= n else TokenKind.NEWLINE for n in (1, 2)]
         chosen = ["all", *(name for _, name in chains), ("kinds", *kinds)]
@@ -145,13 +173,13 @@ class Reference:
         for level in range(LEVELS):
             for node in range(1 << level, 2 << level):
                 sides = [range(*beneath(2 * node + side)) for side in (0, 1)]
-                inputs, cells = np.zeros(len(rows) + len(ORDERS) + 5), []
+                inputs, cells = np.zeros(len(rows) + INPUTS), []
                 for context, weights_V in self.followed:
                     counts = [sum(weights_V[v] for v in side) for side in sides]
                     if not len(sides[1]) or not sum(counts):
                         continue
                     greater, (less, more) = int(counts[1] >= counts[0]), sorted(counts)
-                    cell = context, sum(more > b for b in MORE), sum(less > b for b in LESS)
+                    cell = context, sum(more >= b for b in MORE), sum(less >= b for b in LESS)
                     p = self.maps.get(cell, usual(*cell[1:]))
                     inputs[len(rows) + context] = (2 * greater - 1) * math.log(p / (1 - p))
                     cells.append((cell, greater))

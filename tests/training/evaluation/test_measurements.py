@@ -121,56 +121,46 @@ def equal(found, expected):
     return list(found) == list(expected) and all(same)
 
 
-@pytest.fixture(scope="module")
-def by_hand(model, sources):
-    """What should have been measured: axes and whole weights' RMS of the first half, cores' of the second."""
+def test_axes_and_the_rms_between_them_are_of_two_halves_of_what_is_read(with_axes, model, sources):
+    """Axes and whole weights' RMS of the first; cores' of the other, as axes' own text looks too large."""
     reading = {"segment": 6, "reduction": "mean", "bos_id": 10}
     fitted, others = read_heads(sources, 3, 24), [text[24:] for text in read_heads(sources, 3, 48)]
     axes, full = GradientAxes(model, RANK, embedding_rank=EMBEDDING_RANK), GradientSquares(model)
     collect(segment_gradients(model, fitted, **reading), axes, full)
-    bases, whole = axes.bases(), full.rms()
+    bases = axes.bases()
     cores = GradientSquares(model, bases)
     collect(segment_gradients(model, others, **reading), cores)
-    between = _arrays(cores.rms())
-    return GradientStatistics(
-        rms=_arrays(whole),
-        axes={name: Axes(*(side.numpy() for side in basis)) for name, basis in bases.items()},
-        cores={name: between[name] for name in bases},
+    between, sides = (
+        _arrays(cores.rms()),
+        {name: (b.left.numpy(), b.right.numpy()) for name, b in bases.items()},
     )
-
-
-def test_axes_are_those_of_the_first_half_of_what_is_read(with_axes, by_hand):
-    """As are the RMS of whole weights."""
-    found, expected = with_axes.of(6), rounded(by_hand)
-    assert equal(found.rms, expected.rms)
-    for side in ("left", "right"):
-        assert equal(
-            {name: getattr(axes, side) for name, axes in found.axes.items()},
-            {name: getattr(axes, side) for name, axes in expected.axes.items()},
+    expected = rounded(
+        GradientStatistics(
+            rms=_arrays(full.rms()),
+            axes={name: Axes(*pair) for name, pair in sides.items()},
+            cores={name: between[name] for name in bases},
         )
-
-
-def test_rms_between_axes_are_those_of_other_text(with_axes, by_hand):
-    """Along axes that were fitted to a text, its own gradients look too large: what follows is measured."""
-    assert equal(with_axes.of(6).cores, rounded(by_hand).cores)
+    )
+    found = with_axes.of(6)
+    assert equal(found.rms, expected.rms)
+    assert equal(found.cores, expected.cores)
+    for name, (left, right) in expected.axes.items():
+        assert np.array_equal(found.axes[name].left, left)
+        assert np.array_equal(found.axes[name].right, right)
 
 
 @pytest.mark.parametrize("form", [FULL, SUBSPACE, BIAS], ids=str)
 def test_the_search_uses_the_numbers_that_are_stored(with_axes, model, tmp_path, form):
-    """What a rule was chosen with, and what a session reads from the file: the same to the last bit."""
+    """What a rule was chosen with, and what a session reads from the file: the same to the last bit.
+
+    It has the size that was asked for; where none was, all that there are of the kind.
+    """
     searched = with_axes.under(_setting(1e-3), form)
+    assert (searched.config.kind, searched.config.num_fast_weights) == (form.kind, len(searched.rms_P))
+    assert form.num_fast_weights in (0, len(searched.rms_P))
     calibrated = CalibrationSet(statistics=with_axes.of(6), choices=(searched.config,))
     save_calibration(tmp_path / "file", calibrated)
     assert load_calibration(tmp_path / "file", model.config).choose().fingerprint == searched.fingerprint
-
-
-@pytest.mark.parametrize("form", [FULL, SUBSPACE, BIAS], ids=str)
-def test_a_form_has_its_size(with_axes, model, form):
-    """The number that was asked for; where none was, all that there are of the kind."""
-    found = with_axes.under(_setting(), form)
-    assert found.config.kind == form.kind
-    assert found.config.num_fast_weights == len(found.rms_P)
-    assert found.config.num_fast_weights == form.num_fast_weights or form.num_fast_weights == 0
 
 
 @pytest.mark.parametrize("rank", [1, RANK, 1000])

@@ -2,8 +2,8 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from functools import reduce, wraps
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
@@ -31,13 +31,23 @@ session_id = click.argument("session_id", metavar="SESSION", help="The session's
 as_json = click.option("as_json", "--json", is_flag=True, help="Print the answer as one JSON object.")
 
 
-def given(name: str, group: type[Any], *options: Decorator) -> Decorator:
-    """Give a command options whose values it gets as one object, of a dataclass with a field for each."""
+def option(*flags: str, default: Any = None, **more: Any) -> Any:
+    """A field of a dataclass that is an option; the flag is its name, where none is given."""
+    return field(default=default, metadata={"flags": flags, "more": more | {"is_flag": default is False}})
+
+
+def given(name: str, group: type[Any], **defaults: Any) -> Decorator:
+    """Give a command the options of a dataclass, some with other defaults; it gets them as one object."""
+    options: dict[str, Decorator] = {}
+    for each in fields(group):
+        flags = each.metadata["flags"] or (f"--{each.name.replace('_', '-')}",)
+        default = defaults.get(each.name, each.default)
+        options[each.name] = click.option(each.name, *flags, default=default, **each.metadata["more"])
 
     def decorate(function: Function) -> Function:
         @wraps(function)
         def run(**values: Any) -> Any:
-            own = {field.name: values.pop(field.name) for field in fields(group)}
+            own = {each: values.pop(each) for each in options}
             return function(**values, **{name: group(**own)})
 
         return _with(options, run)
@@ -45,16 +55,20 @@ def given(name: str, group: type[Any], *options: Decorator) -> Decorator:
     return decorate
 
 
-def _with(options: Sequence[Decorator], run: Function) -> Function:
-    return reduce(lambda function, option: option(function), reversed(options), run)
+def _with(options: dict[str, Decorator], run: Function) -> Function:
+    return reduce(lambda function, option: option(function), reversed(options.values()), run)
 
 
 @dataclass(frozen=True, kw_only=True)
 class How:
     """How text is read."""
 
-    encoding: str | None = None
-    invalid: texts.Invalid = "refuse"
+    encoding: str | None = option(help="Of text that is read; else its mark tells, or it is UTF-8.")
+    invalid: texts.Invalid = option(
+        type=click.Choice(get_args(texts.Invalid)),
+        default="refuse",
+        help="What to do about bytes that are no text.",
+    )
 
     def read(self, file: Path) -> Iterator[str]:
         """Yield a file as text; - is standard input. Raises as `texts.read`."""
@@ -65,7 +79,9 @@ class How:
 class Source(How):
     """Where a command's text is read from, where no argument is the text, and how."""
 
-    file: Path | None = None
+    file: Path | None = option(
+        "--file", "-f", type=FILE, help="Read the text from this file; - is standard input."
+    )
 
     def parts(self, argument: str | None = None) -> Iterator[str]:
         """Yield the text in parts; from standard input as soon as something is there.
@@ -87,46 +103,17 @@ class Source(How):
         return "".join(self.parts(argument))
 
 
-def how_options(invalid: texts.Invalid = "refuse") -> tuple[Decorator, ...]:
-    """Those of `How`."""
-    known = click.Choice(get_args(texts.Invalid))
-    return (
-        click.option("--encoding", help="Of text that is read; else its mark tells, or it is UTF-8."),
-        click.option(
-            "--invalid", type=known, default=invalid, help="What to do about bytes that are no text."
-        ),
-    )
-
-
-how = given("how", How, *how_options())
-source = given(
-    "source",
-    Source,
-    *how_options(),
-    click.option("--file", "-f", type=FILE, help="Read the text from this file; - is standard input."),
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Server:
     """Which server is asked."""
 
-    url: str = DEFAULT_URL
-    api_key: str | None = None
+    url: str = option(default=DEFAULT_URL, envvar="RLSTM_URL", show_envvar=True, help="Where the server is.")
+    api_key: str | None = option(
+        envvar="RLSTM_API_KEY", show_envvar=True, help="The key; better in the environment than here."
+    )
 
 
-server_options: Final = (
-    click.option(
-        "--url", envvar="RLSTM_URL", show_envvar=True, default=DEFAULT_URL, help="Where the server is."
-    ),
-    click.option(
-        "--api-key",
-        envvar="RLSTM_API_KEY",
-        show_envvar=True,
-        help="The key; better in the environment than here.",
-    ),
-)
-server = given("server", Server, *server_options)
+how, source, server = given("how", How), given("source", Source), given("server", Server)
 
 
 def answers(function: Function) -> Function:
@@ -166,8 +153,9 @@ def session(function: Function) -> Function:
 
 def session_of(client: Client, given: str) -> Session:
     """Return the session of an id; whatever is none is a name."""
+    session = client.sessions.get(given)  # which refuses what could be neither
     found = None if _SESSION_ID.fullmatch(given) else client.sessions.find(given)
-    return found or client.sessions.get(given)
+    return found or session
 
 
 _FLAGS: Final = {
@@ -199,7 +187,7 @@ def options(group: Any, *without: str) -> Decorator:
             asked = {name: given.pop(name) for name in found}
             return function(**given, **_as_options(asked))
 
-        return _with([*found.values()], run)
+        return _with(found, run)
 
     return decorate
 

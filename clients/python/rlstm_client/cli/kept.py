@@ -30,8 +30,10 @@ LASTING: Final = Retries(attempts=10)
 class Service(inputs.Server):
     """What a command asks: a server, or one in this process."""
 
-    local: bool = False
-    model: str | None = None
+    local: bool = inputs.option(default=False, help="Compute here, without a server.")
+    model: str | None = inputs.option(
+        help="Of the server's; with --local a shipped one, or a folder [for prose subwords-base]."
+    )
 
     @asynccontextmanager
     async def client(self, usual: str | None = None) -> AsyncIterator[AsyncClient]:
@@ -77,9 +79,11 @@ class Kept(Service):
         OSError: the file cannot be written.
     """
 
-    name: str | None = None
-    state: Path | None = None
-    adapt: Adapt = "both"
+    name: str | None = inputs.option(help="Keep the session under this name, and go on with it.")
+    state: Path | None = inputs.option(type=inputs.FILE, help="With --local: keep the session in this file.")
+    adapt: Adapt = inputs.option(
+        type=click.Choice(get_args(Adapt)), default="both", help="What learns, of a new session."
+    )
 
     def __post_init__(self) -> None:
         if self.state and not self.local:
@@ -116,21 +120,4 @@ class Kept(Service):
             await session.export(self.state)
 
 
-_service_options: Final = (
-    *inputs.server_options,
-    click.option("--local", is_flag=True, help="Compute here, without a server."),
-    click.option(
-        "--model", help="Of the server's; with --local a shipped one, or a folder [for prose subwords-base]."
-    ),
-)
-service = inputs.given("service", Service, *_service_options)
-kept = inputs.given(
-    "kept",
-    Kept,
-    *_service_options,
-    click.option("--name", help="Keep the session under this name, and go on with it."),
-    click.option("--state", type=inputs.FILE, help="With --local: keep the session in this file."),
-    click.option(
-        "--adapt", type=click.Choice(get_args(Adapt)), default="both", help="What learns, of a new session."
-    ),
-)
+service, kept = inputs.given("service", Service), inputs.given("kept", Kept)

@@ -173,8 +173,8 @@ class Watch:
 class Alarms:
     """Where alarms go beside standard output."""
 
-    alertmanager: str | None
-    metrics: str | None
+    alertmanager: str | None = inputs.option(metavar="URL", help="Send alarms to this Alertmanager too.")
+    metrics: str | None = inputs.option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus here.")
 
     @asynccontextmanager
     async def told(self, watches: Sequence[Watch]) -> AsyncIterator[Tell]:
@@ -235,13 +235,8 @@ class Alarms:
 @click.option("--warm-up", type=click.IntRange(2), default=WARM_UP, help="Lines before the first alarm.")
 @click.option("every", "--all", is_flag=True, help="Write every line, not only alarms.")
 @service
-@inputs.given("how", inputs.How, *inputs.how_options("replace"))
-@inputs.given(
-    "alarms",
-    Alarms,
-    click.option("--alertmanager", metavar="URL", help="Send alarms to this Alertmanager too."),
-    click.option("--metrics", metavar="[HOST:]PORT", help="Serve metrics for Prometheus here."),
-)
+@inputs.given("how", inputs.How, invalid="replace")
+@inputs.given("alarms", Alarms)
 def watch(
     service: Service,
     how: inputs.How,

@@ -1311,7 +1311,11 @@ void FOR_SET(rl_masses)(int64_t vocab, int64_t leaves, const float *row, float *
     store(mass + leaves + v, exp_(select_(value < all(RL_LEAST), all(RL_LEAST), value)));
   }
   for (int64_t v = vocab; v < leaves; v++) mass[leaves + v] = 0.0f;
-  for (int64_t n = leaves - 1; n > 0; n--) mass[n] = mass[2 * n] + mass[2 * n + 1];
+  for (int64_t nodes = leaves / 2; nodes > 0; nodes /= 2) {
+    const float *restrict below = mass + 2 * nodes;
+    float *restrict own = mass + nodes;
+    for (int64_t n = 0; n < nodes; n++) own[n] = below[2 * n] + below[2 * n + 1];
+  }
 }
 
 void FOR_SET(rl_log_odds)(int64_t count, const float *left, const float *right, float furthest, float *out) {

@@ -3,7 +3,9 @@
  *
  * Contexts. The newest n tokens, for some orders n; and for text, where tokens have kinds: the letters of the unfinished
  * word; these and the word before it; these and the one before that; these, the beginning of the line and the newest
- * token; and the shape of the newest 16 tokens, in which letters and digits are alike (as in PAQ: Mahoney 2005).
+ * token; and the shape of the newest 16 tokens, in which letters and digits are alike (as in PAQ: Mahoney 2005). For the
+ * tree alone: the shape of 5 tokens; the column and the shape of 2; the column and the token that stands above; and the
+ * token that stands above in the same field of a line, with the field's number and its letters.
  *
  * Two chains, of the orders and of the others. p_0 is the Bayes mixture of the experts. For each context that has
  * occurred, in turn, with w(x) the sum of H / (H + age) over the newest times that x followed it:
@@ -33,7 +35,9 @@
 
 #define MOST_ORDERS 12
 #define TEXT 5 /* contexts of text */
-#define MOST_CONTEXTS (MOST_ORDERS + TEXT)
+#define LINES 4 /* for the tree alone */
+#define MARKED (TEXT + LINES)
+#define MOST_CONTEXTS (MOST_ORDERS + MARKED)
 #define NONE (-1)
 #define NOWHERE 0xffff
 #define OCCURRENCES 64 /* of a context, the newest, are counted */
@@ -53,11 +57,12 @@ struct rl_memory {
   uint8_t *kind;       /* [vocab] */
   int32_t *token;      /* [mask + 1], by place */
   uint8_t *counted;    /* likewise */
-  uint32_t *mark[TEXT]; /* [mask + 1] by place: the rest of the hash of a context of text */
+  uint32_t *mark[MARKED]; /* [mask + 1] by place: the rest of the hash of a context of text */
   uint16_t *newest[MOST_CONTEXTS], *older[MOST_CONTEXTS]; /* [mask + 1] by bucket, and by place: the chain of a bucket */
   int32_t *slot, *place; /* [vocab] where a token stands in `found` and in `chain`; NONE outside of a call */
   int32_t *found, *chain;
   double *weight, *probability; /* of `found`, of `chain` */
+  float *one, *chance;          /* of `chain`: 1, and the probability as what is logarithmed */
   float *row[CHAINS + 1];       /* [padded vocab]: the mixture of the experts, and the chains */
   rl_tree *tree;                /* NULL for a larger vocabulary than it is for */
 };
@@ -99,19 +104,60 @@ static uint64_t word_before(const rl_memory *m, const int32_t *end, int32_t know
   return word(m, end, known, back);
 }
 
-/* Of the first tokens of the line that is not finished; 0 where it began too long ago. */
-static uint64_t beginning(const rl_memory *m, const int32_t *end, int32_t known) {
+/* Tokens since the last line end; NONE where that is too long ago. */
+static int32_t column_of(const rl_memory *m, const int32_t *end, int32_t known) {
   int32_t back = 0;
   while (back < known && m->kind[end[-back - 1]] != RL_NEWLINE) back++;
-  if (back == known) return 0;
-  uint64_t hash = 1;
-  for (int32_t i = 0; i < BEGINNING && i < back; i++) hash = also(hash, (uint64_t)end[i - back]);
+  return back < known ? back : NONE;
+}
+
+static uint64_t shapes(const rl_memory *m, const int32_t *end, int32_t count) {
+  uint64_t hash = (uint64_t)count;
+  for (int32_t j = 1; j <= count; j++) hash = also(hash, shape(m, end[-j]));
   return hash;
+}
+
+static int is_of_a_field(const rl_memory *m, int32_t token) { return is_letter(m, token) || m->kind[token] == RL_DIGIT; }
+
+/* What ends a field stands alone: how many such tokens are among the first of a line, and how many tokens follow. */
+typedef struct {
+  int32_t number, within;
+} field;
+
+static field field_after(const rl_memory *m, const int32_t *line, int32_t count) {
+  field f = {0, 0};
+  for (int32_t i = 0; i < count; i++)
+    if (is_of_a_field(m, line[i]))
+      f.within++;
+    else
+      f.number++, f.within = 0;
+  return f;
+}
+
+/* What stands there in a line; its end where it has less. */
+static int32_t token_at(const rl_memory *m, const int32_t *line, int32_t length, field f) {
+  int32_t i = 0;
+  for (; i < length && f.number > 0; i++) f.number -= !is_of_a_field(m, line[i]);
+  return line[i + f.within < length ? i + f.within : length];
 }
 
 static void place_context(const rl_memory *m, context *c, uint64_t hash) {
   const uint64_t mixed = scramble(hash);
   *c = (context){(int32_t)(mixed & (uint64_t)m->mask), (uint32_t)(mixed >> 32)};
+}
+
+static void contexts_of_lines(const rl_memory *m, const int32_t *end, int32_t known, int32_t column, uint64_t letters,
+                              context c[LINES]) {
+  place_context(m, &c[0], shapes(m, end, 5));
+  if (column == NONE) return;
+  place_context(m, &c[1], also(shapes(m, end, 2), (uint64_t)column));
+  const int32_t *line = end - column, *above = line - 1;
+  const int32_t length = column_of(m, above, known - column - 1);
+  if (length == NONE) return;
+  above -= length;
+  const field f = field_after(m, line, column);
+  place_context(m, &c[2], also(also(2, (uint64_t)above[column < length ? column : length]), (uint64_t)column));
+  place_context(m, &c[3], also(also(letters, (uint64_t)token_at(m, above, length, f)), (uint64_t)f.number));
 }
 
 /* All contexts that end before `end`, where there are `all` tokens. */
@@ -126,16 +172,19 @@ static void contexts_before(const rl_memory *m, const int32_t *end, int64_t all,
   }
   if (known == 0) return;
   int32_t back = 0;
+  const int32_t column = column_of(m, end, known);
   const uint64_t letters = word(m, end, known, &back), last = back > 0 ? 0 : shape(m, end[-1]) + 1;
-  const uint64_t here = also(also(TEXT, letters), last), start = beginning(m, end, known);
+  const uint64_t here = also(also(TEXT, letters), last);
   place_context(m, &text[0], here);
   place_context(m, &text[1], also(here, word_before(m, end, known, &back)));
-  if (start != 0) place_context(m, &text[2], also(also(here, start), (uint64_t)end[-1]));
+  if (column != NONE) {
+    uint64_t start = 1; /* of the line */
+    for (int32_t i = 0; i < BEGINNING && i < column; i++) start = also(start, (uint64_t)end[i - column]);
+    place_context(m, &text[2], also(also(here, start), (uint64_t)end[-1]));
+  }
   place_context(m, &text[3], also(here, word_before(m, end, known, &back)));
-  if (known < SHAPE) return;
-  hash = SHAPE;
-  for (int32_t j = 1; j <= SHAPE; j++) hash = also(hash, shape(m, end[-j]));
-  place_context(m, &text[4], hash);
+  if (known >= SHAPE) place_context(m, &text[4], shapes(m, end, SHAPE));
+  if (m->tree != NULL && known >= SHAPE) contexts_of_lines(m, end, known, column, letters, &text[TEXT]);
 }
 
 /* Ask for what `followed` will wait for: where chains begin, or how they do. A model that was read meanwhile has driven
@@ -184,6 +233,15 @@ int32_t rl_memory_add(rl_memory *m, const int32_t *line, int32_t known, int64_t 
   return 0;
 }
 
+/* The next token of a line, what is before it, and where it is. */
+typedef struct {
+  const int32_t *end; /* where it stands */
+  int64_t known;      /* tokens before it */
+  int64_t ahead;      /* of these, those that are not in the memory */
+  int learns;
+  context context[MOST_CONTEXTS];
+} reading;
+
 /* What followed the newest occurrences of a context. */
 typedef struct {
   int32_t total, distinct; /* [0, distinct) of `found` and `weight` */
@@ -201,9 +259,13 @@ static int same(const rl_memory *m, int o, uint16_t place, const int32_t *end, c
 
 /* Chains go from newer to older places: one that does not has come to a place that was written over. `ahead`: tokens
  * that were read since, and are in no chain. */
-static followers followed(rl_memory *m, int o, context c, const int32_t *end, int64_t ahead) {
+static followers followed(rl_memory *m, int o, const reading *r) {
   followers f = {0, 0, 0, 0.0};
+  const context c = r->context[o];
+  const int32_t *end = r->end;
+  const int64_t ahead = r->ahead;
   int64_t age = 0;
+  if (c.bucket == NONE) return f;
   uint16_t place = m->newest[o][c.bucket];
   for (int visited = 0; place != NOWHERE && visited < VISITED && f.total < OCCURRENCES; visited++) {
     const int64_t next_age = (m->read - place) & m->mask;
@@ -244,11 +306,15 @@ static int32_t sets_of(int32_t orders) { return 1 + 2 * (TEXT + 1) + 2 * (orders
 /* How many orders have occurred, and whether the last had one successor. */
 static int32_t depths_of(int32_t orders) { return 2 * (orders + 1); }
 
+static int32_t contexts_of(int32_t vocab, int32_t orders) {
+  return orders + (vocab > RL_TREE_TOKENS ? TEXT : MARKED);
+}
+
 static int32_t shares_of(int32_t orders) { return (orders + TEXT) * TOTALS * DISTINCTS * 2; }
 
 int64_t rl_memory_learned(int32_t vocab, int32_t orders, int32_t experts) {
   const int32_t inputs = experts + CHAINS;
-  const int64_t tree = vocab > RL_TREE_TOKENS ? 0 : rl_tree_learned(orders + TEXT, inputs, depths_of(orders));
+  const int64_t tree = vocab > RL_TREE_TOKENS ? 0 : rl_tree_learned(contexts_of(vocab, orders), inputs, depths_of(orders));
   return 1 + experts + shares_of(orders) + sets_of(orders) * (int64_t)inputs + tree;
 }
 
@@ -267,7 +333,7 @@ void rl_memory_begin(int32_t vocab, int32_t orders, int32_t experts, float *valu
   /* They sum to one: before anything was counted the blend is the experts' mixture. */
   for (int k = 0; k < experts; k++) l.set[k] = 0.25f / (float)experts;
   l.set[experts] = 0.25f, l.set[experts + 1] = 0.5f;
-  if (vocab <= RL_TREE_TOKENS) rl_tree_begin(orders + TEXT, l.inputs, depths_of(orders), l.tree);
+  if (vocab <= RL_TREE_TOKENS) rl_tree_begin(contexts_of(vocab, orders), l.inputs, depths_of(orders), l.tree);
 }
 
 int32_t rl_memory_check(int32_t vocab, int32_t orders, int32_t experts, const float *values) {
@@ -275,7 +341,7 @@ int32_t rl_memory_check(int32_t vocab, int32_t orders, int32_t experts, const fl
   const learned l = parts_of(orders, experts, (float *)values);
   int bad = !(*l.tokens >= 0.0f && *l.tokens < __builtin_inff());
   for (const float *share = l.bayes; share < l.set; share++) bad |= !(*share >= 0.0f && *share <= 1.0f);
-  if (vocab <= RL_TREE_TOKENS) bad |= rl_tree_check(orders + TEXT, l.tree);
+  if (vocab <= RL_TREE_TOKENS) bad |= rl_tree_check(contexts_of(vocab, orders), l.tree);
   for (const float *weight = l.set; weight < values + all; weight++)
     bad |= !(*weight >= -GREATEST && *weight <= GREATEST);
   return bad;
@@ -291,15 +357,6 @@ static float *share_of(const learned *l, int o, const followers *f) {
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
-/* The next token of a line, what is before it, and where it is. */
-typedef struct {
-  const int32_t *end; /* where it stands */
-  int64_t known;      /* tokens before it */
-  int64_t ahead;      /* of these, those that are not in the memory */
-  int learns;
-  context context[MOST_CONTEXTS];
-} reading;
-
 /* A chain of the contexts [first, last) over `base`, into `out`, both log-probabilities; where it learns the shares
  * follow the target. Of orders the first that has not occurred is the last. Which of the chain's sets of weights: how
  * many contexts have occurred, and whether the last had one successor. */
@@ -310,8 +367,7 @@ static int interpolate(rl_memory *m, const learned *l, const reading *r, int fir
   int32_t chained = 0; /* tokens that followed: their numbers stand in `chain`, their places there in `place` */
   int depth = 0, single = 0;
   for (int o = first; o < last; o++) {
-    const followers f =
-        r->context[o].bucket == NONE ? (followers){0, 0, 0, 0.0} : followed(m, o, r->context[o], r->end, r->ahead);
+    const followers f = followed(m, o, r);
     if (f.total == 0 && o < m->orders) break;
     if (f.total == 0) continue;
     depth++;
@@ -337,8 +393,10 @@ static int interpolate(rl_memory *m, const learned *l, const reading *r, int fir
   }
   const float shift = depth > 0 ? (float)log_d(outside_) : 0.0f;
   for (int32_t v = 0; v < m->vocab; v++) out[v] = base[v] + shift;
+  for (int32_t k = 0; k < chained; k++) m->chance[k] = (float)m->probability[k];
+  rl_chosen_kernels()->log_odds(chained, m->one, m->chance, -RL_LEAST, m->chance);
   for (int32_t k = 0; k < chained; k++) {
-    out[m->chain[k]] = (float)log_d(m->probability[k]);
+    out[m->chain[k]] = m->chance[k];
     m->place[m->chain[k]] = NONE;
   }
   return 2 * depth + single;
@@ -406,7 +464,7 @@ static void read_token(rl_memory *m, const learned *l, int experts, const float 
   rl_chosen_kernels()->distribution(&token, NULL, NULL, m->row[0]);
   fetch_chains(m, r->context, 1);
   *weights_only = m->row[0][*r->end];
-  const int text = interpolate(m, l, r, m->orders, m->contexts, m->row[0], m->row[1]);
+  const int text = interpolate(m, l, r, m->orders, m->orders + TEXT, m->row[0], m->row[1]);
   const int newest = interpolate(m, l, r, 0, m->orders, m->row[0], m->row[2]);
   const float *row[MOST_INPUTS];
   for (int k = 0; k < experts; k++) row[k] = given[k];
@@ -417,6 +475,8 @@ static void read_token(rl_memory *m, const learned *l, int experts, const float 
   blend(m, l, r, row, chosen, out);
   static const int32_t group[RL_KINDS] = {0, 0, 1, 2, 2, 3, 0, 3}; /* letters, digits, blanks, others */
   const int32_t kinds = 4 * group[kind_before(m, r, 1)] + group[kind_before(m, r, 2)];
+  for (int o = m->orders + TEXT; o < m->contexts; o++)
+    rl_tree_follow(m->tree, o, followed(m, o, r).distinct, m->found, m->weight);
   if (m->tree != NULL) rl_tree_mix(m->tree, row, depths_of(m->orders), newest, kinds, *r->end, rate_of(l, r), out);
   if (r->learns) follow(l, experts, given, m->row[0], *r->end);
 }
@@ -449,7 +509,7 @@ rl_memory *rl_memory_new(int32_t capacity, int32_t vocab, int32_t orders, const 
     if (kind[v] >= RL_KINDS) return NULL;
   rl_memory *m = calloc(1, sizeof *m);
   if (m == NULL) return NULL;
-  m->capacity = capacity, m->vocab = vocab, m->orders = orders, m->contexts = orders + TEXT;
+  m->capacity = capacity, m->vocab = vocab, m->orders = orders, m->contexts = contexts_of(vocab, orders);
   memcpy(m->order, order, orders * sizeof *order);
   int32_t size = 64;
   while (size < capacity + RL_REACH + 1) size *= 2;
@@ -460,10 +520,12 @@ rl_memory *rl_memory_new(int32_t capacity, int32_t vocab, int32_t orders, const 
   m->found = malloc(OCCURRENCES * sizeof *m->found), m->weight = malloc(OCCURRENCES * sizeof *m->weight);
   m->chain = malloc(MOST_CONTEXTS * OCCURRENCES * sizeof *m->chain);
   m->probability = malloc(MOST_CONTEXTS * OCCURRENCES * sizeof *m->probability);
+  m->one = malloc(MOST_CONTEXTS * OCCURRENCES * sizeof *m->one);
+  m->chance = calloc(MOST_CONTEXTS * OCCURRENCES, sizeof *m->chance);
   int ok = m->kind && m->token && m->counted && m->slot && m->place && m->found && m->weight;
-  ok = ok && m->chain && m->probability;
+  ok = ok && m->chain && m->probability && m->one && m->chance;
   for (int i = 0; i <= CHAINS; i++) ok = (m->row[i] = calloc(padded, sizeof(float))) && ok;
-  for (int i = 0; i < TEXT; i++) ok = (m->mark[i] = calloc(size, sizeof(uint32_t))) && ok;
+  for (int i = 0; i < m->contexts - orders; i++) ok = (m->mark[i] = calloc(size, sizeof(uint32_t))) && ok;
   for (int o = 0; o < m->contexts; o++) {
     m->newest[o] = malloc(size * sizeof *m->newest[o]), m->older[o] = malloc(size * sizeof *m->older[o]);
     ok = ok && m->newest[o] && m->older[o];
@@ -473,6 +535,7 @@ rl_memory *rl_memory_new(int32_t capacity, int32_t vocab, int32_t orders, const 
   if (vocab <= RL_TREE_TOKENS) ok = (m->tree = rl_tree_new(vocab, m->contexts)) && ok;
   if (!ok) return rl_memory_free(m), NULL;
   memcpy(m->kind, kind, vocab);
+  for (int i = 0; i < MOST_CONTEXTS * OCCURRENCES; i++) m->one[i] = 1.0f;
   for (int32_t v = 0; v < vocab; v++) m->slot[v] = m->place[v] = NONE;
   return m;
 }
@@ -481,7 +544,7 @@ void rl_memory_free(rl_memory *m) {
   if (m == NULL) return;
   for (int o = 0; o < m->contexts; o++) free(m->newest[o]), free(m->older[o]);
   for (int i = 0; i <= CHAINS; i++) free(m->row[i]);
-  for (int i = 0; i < TEXT; i++) free(m->mark[i]);
+  for (int i = 0; i < MARKED; i++) free(m->mark[i]);
   free(m->kind), free(m->token), free(m->counted), free(m->slot), free(m->place), free(m->found), free(m->weight);
-  free(m->chain), free(m->probability), rl_tree_free(m->tree), free(m);
+  free(m->chain), free(m->probability), free(m->one), free(m->chance), rl_tree_free(m->tree), free(m);
 }

@@ -13,12 +13,14 @@
 #include "tree.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "lanes.h"
 
 #define NONE (-1)
-#define MORE 8 /* steps of the greater side's weight in a map */
-#define LESS 4 /* of the other's */
+#define MORE 10 /* steps of the greater side's weight in a map */
+#define LESS 5  /* of the other's */
+#define GRADES 128 /* of weights: eighths of octaves from 2^-8 */
 #define NODES 31 /* have weights of their own; */
 #define DEEPER 3 /* those beneath share theirs by level */
 #define CLOSE 0.0005f /* to certainty, at most */
@@ -26,10 +28,10 @@
 #define RATE_OF_MAPS 0.02f
 #define GREATEST 4.0f
 
-/* What a context says of a node. */
+/* What a context says of a node, which is touched[at]. */
 typedef struct {
-  int32_t node, cell;
-  int context, greater;
+  int32_t at, cell;
+  int16_t input, greater;
   float odds;
 } saying;
 
@@ -38,17 +40,36 @@ typedef struct {
 struct rl_tree {
   int32_t vocab, contexts, levels, leaves, rows, said, touched;
   float *map, *set;                              /* learned: [contexts, MORE, LESS], [sets, inputs] */
+  uint8_t more_of[GRADES], less_of[GRADES];       /* which step a weight is of */
   float odds_of[MOST_CONTEXTS * MORE * LESS];    /* log odds of the maps' cells */
-  saying say[MOST_CONTEXTS * RL_TREE_TOKENS];    /* [said] */
-  int32_t node[RL_TREE_TOKENS];                  /* [touched] that contexts speak of, each after its parent */
+  saying say[MOST_CONTEXTS * RL_TREE_TOKENS + 1]; /* [said] */
+  int32_t node[RL_TREE_TOKENS + 1];               /* [touched] that contexts speak of, each after its parent */
+  const float *own[RL_TREE_TOKENS];              /* [touched] its set */
   int32_t number[RL_TREE_TOKENS];                /* by node, which it is there, or NONE */
-  float side[2][RL_TREE_TOKENS];                 /* by node, what followed; 0 between calls */
+  float side[2][RL_TREE_TOKENS];                 /* [touched], what followed; 0 between calls */
   float mass[MOST_INPUTS + 1][2 * RL_TREE_TOKENS + RL_LANES]; /* of what is beneath a node; the last is the blend's */
   float left[MOST_CONTEXTS * RL_TREE_TOKENS], right[MOST_CONTEXTS * RL_TREE_TOKENS];
   float row_odds[MOST_CONTEXTS * RL_TREE_TOKENS]; /* [touched, rows] */
   float odds[RL_TREE_TOKENS], ratio[RL_TREE_TOKENS], likelier[RL_TREE_TOKENS]; /* [touched] */
   double log_p[RL_TREE_TOKENS];                                                /* [touched] */
 };
+
+/* Of a weight: its exponent and three digits more; 0 is for what is less than any weight that counts. */
+static int32_t grade_of(float weight) {
+  uint32_t bits;
+  memcpy(&bits, &weight, sizeof bits);
+  const int32_t grade = (int32_t)(bits >> 20) - (127 - 8) * 8 + 1;
+  return grade < 0 ? 0 : grade < GRADES ? grade : GRADES - 1;
+}
+
+static void set_steps(rl_tree *t) {
+  static const float more[MORE - 1] = {0.03125f, 0.1015625f, 0.3125f, 0.625f, 1.0f, 1.625f, 3.0f, 7.0f, 16.0f};
+  static const float less[LESS - 1] = {0.00390625f, 0.078125f, 0.5f, 2.0f};
+  for (int k = 0; k < MORE - 1; k++)
+    for (int32_t g = grade_of(more[k]); g < GRADES; g++) t->more_of[g]++;
+  for (int k = 0; k < LESS - 1; k++)
+    for (int32_t g = grade_of(less[k]); g < GRADES; g++) t->less_of[g]++;
+}
 
 rl_tree *rl_tree_new(int32_t vocab, int32_t contexts) {
   rl_tree *t = contexts > MOST_CONTEXTS || vocab > RL_TREE_TOKENS ? NULL : calloc(1, sizeof *t);
@@ -57,6 +78,7 @@ rl_tree *rl_tree_new(int32_t vocab, int32_t contexts) {
   while (1 << t->levels < vocab) t->levels++;
   t->leaves = 1 << t->levels;
   for (int32_t n = 0; n < t->leaves; n++) t->number[n] = NONE;
+  set_steps(t);
   return t;
 }
 
@@ -83,8 +105,8 @@ int64_t rl_tree_learned(int32_t contexts, int32_t rows, int32_t depths) {
 }
 
 void rl_tree_begin(int32_t contexts, int32_t rows, int32_t depths, float *values) {
-  static const float more[MORE] = {0.2f, 0.45f, 0.9f, 1.4f, 2.2f, 4.5f, 11.0f, 30.0f};
-  static const float less[LESS] = {0.0f, 0.3f, 1.2f, 5.0f};
+  static const float more[MORE] = {0.015f, 0.06f, 0.2f, 0.45f, 0.9f, 1.4f, 2.2f, 4.5f, 11.0f, 30.0f};
+  static const float less[LESS] = {0.0f, 0.04f, 0.3f, 1.2f, 5.0f};
   for (int32_t c = 0; c < contexts; c++)
     for (int i = 0; i < MORE; i++)
       for (int j = 0; j < LESS; j++) {
@@ -103,12 +125,8 @@ int rl_tree_check(int32_t contexts, const float *values) {
   return 0;
 }
 
-static int32_t cell_of(int context, float greater, float other) {
-  static const float more[MORE - 1] = {0.3f, 0.6f, 1.01f, 1.6f, 3.01f, 7.0f, 16.0f}, less[LESS - 1] = {0.0f, 0.5f, 2.0f};
-  int i = 0, j = 0;
-  for (int k = 0; k < MORE - 1; k++) i += greater > more[k];
-  for (int k = 0; k < LESS - 1; k++) j += other > less[k];
-  return (context * MORE + i) * LESS + j;
+static int32_t cell_of(const rl_tree *t, int context, float greater, float other) {
+  return (context * MORE + t->more_of[grade_of(greater)]) * LESS + t->less_of[grade_of(other)];
 }
 
 static int32_t level_of(int32_t node) { return 31 - __builtin_clz((unsigned)node); }
@@ -118,23 +136,51 @@ static int one_sided(const rl_tree *t, int32_t node) {
   return t->leaves > t->vocab && (int64_t)(2 * node + 1) << (t->levels - level_of(node) - 1) >= (int64_t)t->leaves + t->vocab;
 }
 
+/* Without branches: which nodes are new is not predictable. */
+static int32_t touch(rl_tree *t, int32_t node) {
+  const int new = t->number[node] == NONE;
+  t->node[t->touched] = node;
+  t->number[node] = new ? t->touched : t->number[node];
+  t->touched += new;
+  return t->number[node];
+}
+
+static void say(rl_tree *t, saying *s, int context, int greater, int32_t cell) {
+  s->input = (int16_t)(t->rows + context), s->greater = (int16_t)greater, s->cell = cell;
+  s->odds = greater ? t->odds_of[cell] : -t->odds_of[cell];
+}
+
+/* Of a single successor: it says the same of all nodes above it. */
+static void follow_one(rl_tree *t, int context, int32_t leaf, float weight) {
+  const int32_t cell = cell_of(t, context, weight, 0.0f);
+  for (int32_t level = t->levels; level > 0; level--) {
+    const int32_t at = touch(t, leaf >> level);
+    if (one_sided(t, leaf >> level)) continue;
+    t->say[t->said].at = at;
+    say(t, &t->say[t->said++], context, leaf >> (level - 1) & 1, cell);
+  }
+}
+
 void rl_tree_follow(rl_tree *t, int context, int32_t distinct, const int32_t *found, const double *weight) {
   const int32_t first = t->said;
+  if (distinct == 1) {
+    follow_one(t, context, t->leaves + *found, (float)*weight);
+    return;
+  }
   for (int32_t i = 0; i < distinct; i++)
     for (int32_t leaf = t->leaves + found[i], level = t->levels; level > 0; level--) {
-      const int32_t node = leaf >> level;
-      if (t->number[node] == NONE) t->number[node] = t->touched, t->node[t->touched++] = node;
+      const int32_t node = leaf >> level, at = touch(t, node);
       if (one_sided(t, node)) continue;
-      if (t->side[0][node] == 0.0f && t->side[1][node] == 0.0f) t->say[t->said++].node = node;
-      t->side[leaf >> (level - 1) & 1][node] += (float)weight[i];
+      t->say[t->said].at = at;
+      t->said += (t->side[0][at] == 0.0f) & (t->side[1][at] == 0.0f);
+      t->side[leaf >> (level - 1) & 1][at] += (float)weight[i];
     }
   for (int32_t i = first; i < t->said; i++) {
-    saying *s = &t->say[i];
-    float *left = &t->side[0][s->node], *right = &t->side[1][s->node];
-    s->context = context, s->greater = *right >= *left;
-    s->cell = s->greater ? cell_of(context, *right, *left) : cell_of(context, *left, *right);
-    s->odds = s->greater ? t->odds_of[s->cell] : -t->odds_of[s->cell];
-    *left = *right = 0.0f;
+    const int32_t at = t->say[i].at;
+    const float left = t->side[0][at], right = t->side[1][at];
+    const int greater = right >= left;
+    say(t, &t->say[i], context, greater, greater ? cell_of(t, context, right, left) : cell_of(t, context, left, right));
+    t->side[0][at] = t->side[1][at] = 0.0f;
   }
 }
 
@@ -154,29 +200,30 @@ static void decide(rl_tree *t, const float *common, int32_t depths, int32_t inpu
     }
   rl_chosen_kernels()->log_odds((int64_t)t->touched * rows, t->left, t->right, FURTHEST, t->row_odds);
   for (int32_t i = 0; i < t->touched; i++) {
-    const float *own = own_set(t, t->node[i], depths, inputs);
+    const float *own = t->own[i] = own_set(t, t->node[i], depths, inputs);
     t->odds[i] = 0.0f;
     for (int k = 0; k < rows; k++) t->odds[i] += (common[k] + own[k]) * t->row_odds[i * rows + k];
   }
-  for (int32_t i = 0; i < t->said; i++) {
-    const saying *s = &t->say[i];
-    const int input = rows + s->context;
-    t->odds[t->number[s->node]] += (common[input] + own_set(t, s->node, depths, inputs)[input]) * s->odds;
-  }
+  for (const saying *s = t->say; s < t->say + t->said; s++)
+    t->odds[s->at] += (common[s->input] + t->own[s->at][s->input]) * s->odds;
   rl_chosen_kernels()->sides(t->touched, t->odds, t->ratio, t->likelier);
 }
 
-/* The blend beneath a node with another log-probability of its own. */
-static void scale(const rl_tree *t, int32_t node, double log_p, float *out) {
+/* The blend beneath a node, all of it multiplied. */
+static void scale(const rl_tree *t, int32_t node, float log_factor, float *out) {
   const int32_t below = t->levels - level_of(node), first = (node << below) - t->leaves;
-  const double shift = log_p - log_d(t->mass[MOST_INPUTS][node]);
   for (int32_t v = first; v < first + (1 << below) && v < t->vocab; v++) {
-    const double value = (out[v] < RL_LEAST ? RL_LEAST : out[v]) + shift;
-    out[v] = value < 0.0 ? (float)value : 0.0f;
+    const float value = (out[v] < RL_LEAST ? RL_LEAST : out[v]) + log_factor;
+    out[v] = value < 0.0f ? value : 0.0f;
   }
 }
 
 static void distribute(rl_tree *t, float *out) {
+  for (int32_t i = 0; i < 2 * t->touched; i++) {
+    t->left[i] = t->mass[MOST_INPUTS][2 * t->node[i / 2] + i % 2];
+    t->right[i] = 1.0f;
+  }
+  rl_chosen_kernels()->log_odds(2 * t->touched, t->left, t->right, -2.0f * RL_LEAST, t->left); /* log of 1 / mass */
   t->log_p[0] = 0.0;
   for (int32_t i = 0; i < t->touched; i++) {
     const int32_t node = t->node[i];
@@ -189,7 +236,7 @@ static void distribute(rl_tree *t, float *out) {
       if (child < t->leaves && t->number[child] != NONE)
         t->log_p[t->number[child]] = log_p;
       else
-        scale(t, child, log_p, out);
+        scale(t, child, (float)(log_p + t->left[2 * i + side]), out);
     }
   }
 }
@@ -219,17 +266,16 @@ static void learn(rl_tree *t, float *const set[3], int32_t depths, int32_t input
   }
   int32_t moved = 0; /* cells, of which say[0, moved) are */
   for (int32_t i = 0; i < t->said; i++) {
-    const saying *s = &t->say[i];
-    const int32_t level = level_of(s->node);
-    if (leaf >> (t->levels - level) != s->node) continue;
-    const int input = t->rows + s->context, right = leaf >> (t->levels - level - 1) & 1;
-    const float more = error[level] * s->odds;
-    for (int j = 0; j < 3; j++) step(set[j] + input, more);
-    step(own_set(t, s->node, depths, inputs) + input, more);
-    float *p = &t->map[s->cell];
-    *p += RATE_OF_MAPS * ((float)(right == s->greater) - *p);
+    const saying s = t->say[i];
+    const int32_t node = t->node[s.at], level = level_of(node);
+    if (leaf >> (t->levels - level) != node) continue;
+    const float more = error[level] * s.odds;
+    for (int j = 0; j < 3; j++) step(set[j] + s.input, more);
+    step(own_set(t, node, depths, inputs) + s.input, more);
+    float *p = &t->map[s.cell];
+    *p += RATE_OF_MAPS * ((float)((leaf >> (t->levels - level - 1) & 1) == s.greater) - *p);
     *p = *p < CLOSE ? CLOSE : *p > 1.0f - CLOSE ? 1.0f - CLOSE : *p;
-    t->say[moved++].cell = s->cell;
+    t->say[moved++].cell = s.cell;
   }
   take_odds(t, moved);
 }
