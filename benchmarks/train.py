@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
 import click
 import torch
@@ -195,35 +195,13 @@ def _case(name: str, beside: str, config: ModelConfig, workload: Workload, devic
 @console.threads(default=1)
 @console.device()
 @console.as_json
-def train(
-    hidden: int,
-    layers: int,
-    rounds: int,
-    rank: int,
-    vocabulary: int,
-    batch: int,
-    window: int,
-    precision: Precision,
-    seconds: float,
-    threads: int | None,
-    device: str,
-    as_json: bool,
-) -> None:
+def train(seconds: float, threads: int | None, device: str, as_json: bool, **sizes: Any) -> None:
     """Measure how fast models train, as ratios taken in one run.
 
     RLSTM, LSTM and torch.nn.LSTM with equally many weights read the same windows in turn, beside the
     machine's rate for one large matrix product.
     """
-    workload = Workload(
-        hidden=hidden,
-        layers=layers,
-        rounds=rounds,
-        rank=rank,
-        vocabulary=vocabulary,
-        batch=batch,
-        window=window,
-        precision=precision,
-    )
+    workload = Workload(**sizes)
     try:
         rows = measure(workload, seconds, prepare_device(device, threads))
     except ConfigError as error:

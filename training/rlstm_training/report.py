@@ -382,9 +382,8 @@ def svg(
 
 def tables_of(runs: Sequence[Run], groups: Sequence[Group]) -> Iterator[tuple[str, str, list[Any]]]:
     """Title, what is said above it, and rows by column: runs, what differs, the spread over seeds."""
-    about = "The best first; validation text in stripes. Tokens per second: median. No rank: full."
     rows = [{name: value for name, value in run.row().items() if name != "reproduce"} for run in runs]
-    yield "Runs", about, rows
+    yield "Runs", "The best first; validation text in stripes. Tokens a second: median. No rank: full.", rows
     if differing := differences(groups):
         columns = {"run": [group.label for group in groups], **differing}
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

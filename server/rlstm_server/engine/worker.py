@@ -152,7 +152,7 @@ class Request(Generic[Result]):
     cancelled: bool = False
     parked: float | None = None
     submitted: float = field(default_factory=time.perf_counter)
-    timings: dict[str, float] = field(default_factory=lambda: {"queue": 0.0, "compute": 0.0})
+    timings: dict[str, float] = field(default_factory=partial(dict, queue=0.0, compute=0.0))
     coroutine: Coroutine[Any, Any, Result] | None = None
     result: Result = field(init=False)
 

@@ -92,10 +92,12 @@ def test_case_is_folded_for_the_model_alone(rescore: Run, tmp_path: Path) -> Non
         tmp_path,
         {"upper": '{"candidates": [{"text": "THE END"}]}', "lower": '{"candidates": [{"text": "the end"}]}'},
     )
-    upper, folded, lower = (
-        rescore(tmp_path / name, *options)[1][0]
+    ran = [
+        rescore(tmp_path / name, *options)
         for name, options in (("upper", []), ("upper", ["--fold-case"]), ("lower", []))
-    )
+    ]
+    assert ["is in capitals" in err for _, _, err in ran] == [True, False, False]
+    upper, folded, lower = (rows[0] for _, rows, _ in ran)
     assert folded["text"] == "THE END"
     costs = [one["candidates"][0]["logprob"] for one in (upper, folded, lower)]
     assert costs[1] == costs[2] != costs[0]
@@ -157,7 +159,7 @@ def test_word_errors_and_weights(rescore: Run, tmp_path: Path) -> None:
         (["--state", "x"], "--state goes with --local"),
         (["--local", "--name", "x"], "--name goes with a server"),
         (["--local", "--state", "no/where"], "no/where: No such file or directory"),
-        (["--local", "--state", "refs"], "refs: the file is no session"),
+        (["--local", "--state", "refs", "--fold-case"], "refs: the file is no session"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_is_scored(

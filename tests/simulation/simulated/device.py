@@ -50,7 +50,7 @@ class FoldEvaluator(DynamicEvaluator):
     def reset(self, state: AdaptedState, *, fast_weights: bool, recurrent: bool) -> AdaptedState:
         """Forget."""
         done = fold_of(state).reset(self.bos_id, fast_weights=fast_weights, recurrent=recurrent)
-        start = self.start(experts=state.expert_config.experts).now if recurrent else state.start
+        start = self.start(experts=state.expert_config.experts).start if recurrent else state.start
         return state_of(done, state, start, self.backend.fast_weights)
 
 
@@ -112,7 +112,7 @@ def state_of(done: Fold, before: AdaptedState, start: Cursor, size: int) -> Adap
         before,
         delta_KP=delta,
         now=now,
-        start=start if done.pending else now,
+        start=start if done.pending else now.of(before.expert_config.learning),
         mixture=mixture,
         pending=tuple(token for token, _ in done.pending),
         pending_learn=tuple(learn for _, learn in done.pending),

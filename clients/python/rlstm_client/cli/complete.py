@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -97,9 +97,7 @@ class Desk:
 @click.option("--seed", default=1, help="The same seed gives the same proposals.")
 @kept
 @inputs.how
-def complete(
-    kept: Kept, how: inputs.How, proposals: int, max_tokens: int, temperature: float, seed: int
-) -> None:
+def complete(kept: Kept, how: inputs.How, **asked: Any) -> None:
     """Learn each line that is typed; "? Begin" asks how one that begins so may go on, and 1, 2 or 3 keeps it.
 
     Example: rlstm complete --name diary
@@ -107,7 +105,7 @@ def complete(
 
     async def run(client: AsyncClient) -> None:
         async with kept.session(client, USUAL) as session:
-            desk = Desk(kept, session, proposals, max_tokens, temperature, seed)
+            desk = Desk(kept, session, **asked)
             try:
                 await desk.talk(_typed(how))
             finally:

@@ -169,6 +169,8 @@ def rescore(
     found = form.read()
     prefix = "".join(how.read(prime)) if prime else ""
     job = Job(found, _said(found, dev or refs, how), prefix, fold_case, kept)
+    if not fold_case and all(text.isupper() for one in found for text in one.texts if text):
+        click.echo(f"{lists} is in capitals, which cost a model more: --fold-case folds them", err=True)
 
     async def run(client: AsyncClient) -> Sequence[Ranked]:
         return await (_tune(job, client) if dev else _rank(job, client, weights, quiet=out is not None))
