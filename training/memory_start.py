@@ -2,8 +2,8 @@
 
 A shipped model reads what `rlstm calibrate` chooses rules on, all in one session; shares, maps and weights of
 the tree are kept as they are then, for one expert and for two. They are of any model of bytes. The blend's
-weights begin as they did: their sum is one, so that before anything was counted a memory says what its experts
-do.
+weights begin as they did: their sum is one, so that before anything was counted a memory says what its
+experts do.
 """
 
 from dataclasses import replace
