@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ADD := $(BIN)/pip install --quiet --disable-pip-version-check --editable
 INSTALLED := .venv/.installed
+export RLSTM_CORPORA ?= ../shared/data
 CORE := model/rlstm_model/native/librlstm.$(if $(filter Darwin,$(shell uname)),dylib,so)
 
 .PHONY: all install wheels check format test slow fuzz faults soak gpu harness node page jobs not-unix versions docs stack golden serve demo bench bench-gpu

@@ -98,4 +98,4 @@ def test_a_session_in_the_middle_of_a_segment_takes_what_is_said(served, kind, e
 
     assert memory(segment + segment // 2) == most
     assert memory(0) < most
-    assert memory(2 * segment) < most
+    assert memory(2 * segment) <= most

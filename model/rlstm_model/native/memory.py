@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from ctypes import c_void_p
 from enum import IntEnum
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import load_file
 
 from rlstm_model.native.library import library
 from rlstm_model.native.packed import Floats, address, padded, with_room
@@ -177,8 +179,9 @@ class Memory(NamedTuple):
     def start(cls, config: MemoryConfig, experts: int) -> "Memory":
         """Before any token. Raises ValueError as :meth:`MemoryConfig.check` does."""
         config.check()
-        values = np.empty(size_of(config.vocab_size, experts, config.orders), np.float32)
-        library().rl_memory_begin(config.vocab_size, len(config.orders), experts, address(values))
+        of_bytes = config.kinds == kinds_of(256) and config.orders == ORDERS
+        learned = _learned_before().get(str(experts)) if of_bytes else None
+        values = unlearned(config, experts) if learned is None else learned.copy()
         return cls(config, np.empty(0, np.int32), values)
 
     def mix(
@@ -268,6 +271,22 @@ class Memory(NamedTuple):
             raise ValueError("what was learned has a number that is out of bounds")
         counted = np.unpackbits(stored[kept * kind.itemsize :], count=kept)
         return cls(config, (tokens << 1 | counted)[kept - remembered :].astype(np.int32), values, read)
+
+
+START: Final = Path(__file__).with_name("start.safetensors")
+"""What memories of bytes begin with, by their number of experts: written by `training/memory_start.py`."""
+
+
+@cache
+def _learned_before() -> dict[str, Floats]:
+    return load_file(START)
+
+
+def unlearned(config: MemoryConfig, experts: int) -> Floats:
+    """What any other memory begins with: that of another vocabulary, other orders or more experts."""
+    values = np.empty(size_of(config.vocab_size, experts, config.orders), np.float32)
+    library().rl_memory_begin(config.vocab_size, len(config.orders), experts, address(values))
+    return values
 
 
 def _token_type(vocab_size: int) -> np.dtype[Any]:

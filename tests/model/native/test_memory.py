@@ -424,3 +424,15 @@ def test_what_is_wrong_is_refused():
         with pytest.raises(ValueError, match="outside the vocabulary"):
             memory.mix([rows_of(np.random.default_rng(0), 1)], tokens, Mode.LEARN)
     assert not len(memory.marked)
+
+
+@pytest.mark.parametrize("experts", [1, 2, 4])
+def test_memories_of_bytes_begin_with_what_other_text_left(experts):
+    """For one expert and for two: before any token, all experts alike, and within bounds."""
+    config, rows = MemoryConfig(kinds_of(256)), rows_of(np.random.default_rng(0), 40, 256)
+    begun = Memory.start(config, experts)
+    assert (begun.values.tobytes() == memories.unlearned(config, experts).tobytes()) == (experts == 4)
+    assert begun.values[: 1 + experts].tolist() == [0, *[1 / experts] * experts]
+    stored = Memory.restore(config, begun.stored(), begun.values, experts=experts, remembered=0, read=0)
+    mixed, *_ = stored.mix([rows] * experts, [*b"one line\n"] * 4 + [0] * 4, Mode.LEARN)
+    np.testing.assert_allclose(np.exp(mixed.astype(np.float64)).sum(1), 1, atol=1e-6)

@@ -86,7 +86,7 @@ def test_texts_decode_to_what_was_read(own_folder, toy_recipe, kind):
             {"valid": b"the \xe2\x98\x83"},
             "valid: character 4 is not in the vocabulary",
         ),
-        ({"vocab": "words"}, {"train": b"the caf\xe9 " * 20}, "is not UTF-8 text (byte 7): convert it"),
+        ({"vocab": "words"}, {"train": b"the caf\xe9 " * 20}, r"is not UTF-8 text \(byte 7\): convert it"),
         ({}, {"train": b"12345678"}, "train: 8 tokens cannot fill a window of 8"),
         ({"vocab": "subwords", "model": ModelConfig(vocab_size=9000, hidden_size=4)}, {}, "it is too short"),
         (

@@ -18,7 +18,7 @@ from rlstm_client.texts import TextError, utf8
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 ENVIRONMENT = "RLSTM_CORPORA"
-DEFAULT_FOLDER = Path("../shared/data")
+DEFAULT_FOLDER = Path("corpora")
 
 
 class CorpusError(Exception):
@@ -26,7 +26,7 @@ class CorpusError(Exception):
 
 
 def corpora_folder() -> Path:
-    """The folder in ``RLSTM_CORPORA``, else ``../shared/data``."""
+    """The folder in ``RLSTM_CORPORA``, else ``corpora`` where the process runs."""
     return Path(os.environ.get(ENVIRONMENT, DEFAULT_FOLDER))
 
 
