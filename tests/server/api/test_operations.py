@@ -166,7 +166,7 @@ async def test_info_tells_a_stranger_what_runs_here(client):
     assert about["limits"]["append_tokens"] == 65_536
     assert about["durability"] == "memory"
     assert about["version"]
-    assert "tiny" in about["card"]
+    assert "library_name: mogrifier-rlstm" in about["card"]
 
 
 async def test_callers_are_told_no_place_on_the_disk(serve, tiny_checkpoint, tmp_path):
