@@ -261,7 +261,8 @@ async def _read(order: _Order, prompt: Prompt) -> tuple[Columns | None, Reader, 
     if state is None and order.choice is not None:
         state = SessionState.before_text(order.served, order.choice)
         begin = prompt.begin(state.adapted.now)
-        state = replace(state, adapted=replace(state.adapted, now=begin, start=begin))
+        start = begin.of(state.adapted.expert_config.learning)
+        state = replace(state, adapted=replace(state.adapted, now=begin, start=start))
     if state is None:
         reader = order.served.reader
         piece, cursor = prompt.scored, prompt.begin(reader.cursor)
