@@ -92,7 +92,7 @@ def test_beside(row: str, wheel: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert "compatible" in uv("pip", "check", "--python", python)
 
     tests = SERVED if "training" not in extras else TRAINED
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:warnings", *tests]
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", *tests]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     ran = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
     installed = dict(
