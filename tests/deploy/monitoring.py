@@ -25,7 +25,7 @@ VARIABLES = {SECRETS_DIR} | {
     f"{PREFIX}{name.upper()}"
     for name in (*Settings.model_fields, *(f"limits__{name}" for name in Limits.model_fields))
 }
-WORDS = {command.name.split(".")[0] for command in COMMANDS}
+WORDS = {command.path.split(".")[0] for command in COMMANDS}
 """Of our program, the first after its name."""
 
 
