@@ -9,7 +9,6 @@ experts do.
 from dataclasses import replace
 
 import numpy as np
-import typer
 from safetensors.numpy import save
 
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
@@ -61,4 +60,4 @@ def memory_start() -> None:
 
 
 if __name__ == "__main__":
-    typer.run(memory_start)
+    memory_start()
