@@ -19,7 +19,7 @@ from zlib import crc32
 
 from rlstm_client.cli.exits import CommandError
 
-THRESHOLD: Final = 0.85
+THRESHOLD: Final = 0.82
 WARM_UP: Final = 50
 SPARE_BITS: Final = 8.0  # what a byte costs of which nothing is known
 PATIENCE: Final = 1  # lines of too high a score in a row that teach nothing: what goes on is the log's own
