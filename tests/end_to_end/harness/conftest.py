@@ -74,7 +74,7 @@ def brute_force(tiny_checkpoint):
             experts=expert_config.experts, static=expert_config.static, adapt=expert_config.adapt
         )
         begin = state.now._replace(last=ids[0])
-        state, found = replace(state, now=begin, start=begin), []
+        state, found = replace(state, now=begin, start=begin.of(state.expert_config.learning)), []
         for part in evaluator.observe(state, ids[1:]):
             found += part.scores.logprobs.tolist()
         return found
