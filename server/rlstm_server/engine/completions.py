@@ -178,15 +178,13 @@ class Completions:
             piece = replace(piece, ids=list(columns.ids), starts=starts, text=text)
         return Prompt(piece=piece, follows="session", stored=columns)
 
-    async def _continue(
+    def _continue(
         self, order: _Order, prompts: Sequence[Prompt], caller: Call, charge: Charge
     ) -> AsyncGenerator[CompletionEvent, None]:
         rows = min(len(prompts) * order.rows, ROWS_OF_REQUEST)
         most = len(prompts) * order.settings.choices * order.settings.max_tokens
         stream = self.sessions.worker.stream(partial(_complete_all, order, prompts), caller, rows)
-        async with aclosing(charged(stream, most, charge)) as events:
-            async for event in events:
-                yield event
+        return charged(stream, most, charge)
 
     def _prompts(self, order: _Order, request: CompletionRequest) -> list[Prompt]:
         prompts = [
