@@ -1,19 +1,22 @@
 """English as people write it, made from other corpora: a corpora folder for models of subwords.
 
-    python training/prose.py OUT --novels FOLDER [--novels FOLDER ...]
+    python training/prose.py OUT --novels FOLDER [--novels FOLDER ...] [--articles FOLDER ...]
 
 Reads dickens, enwiki6, wikitext-2 and the novels of the corpora folder, and further novels from folders of
-``Author_Title[_Year].txt``. Writes to OUT, with a manifest:
+``Author_Title[_Year].txt`` and articles of Wikipedia from folders of dumps, ``*.xml``, and of wiki text,
+``Title.txt``. Writes to OUT, with a manifest:
 
     novels-plain    novels, a paragraph a line; a tenth in lower case, a twentieth in capitals
     novels-wrapped  a third of these novels, with their lines as published
     dickens-crlf    dickens as it is, but for the few characters that are no UTF-8
     wiki-plain      wikitext-2 as it was before it was cut into words, and enwiki6 without markup, as novels
-    wiki-markup     enwiki6 as it is, but for the validation text that stands in a stream
+    wiki-markup     enwiki6 as it is, but for the validation text that stands in a stream; then the articles
     wikitext-tokens wikitext-2 as it is
+    capitals        a part of novels-plain and of wiki-plain, in capitals
 
 Of a book that stands in a stream no byte is read, and lines that have a part in 13 words in a row of a
-validation text, a test text or a stream are dropped.
+validation text, a test text or a stream are dropped, as are articles that
+these texts have in another version.
 """
 
 import hashlib
@@ -39,17 +42,19 @@ HELD_OUT: dict[str, Split] = {"ford_girl": "valid", "lee_penelope": "test"}
 _NOT_FREE = ("bennet_imperial", "galsworthy_river", "schreiner_undine", "woolf_years", "forster_")
 _PASSAGE = 8_000
 _GRAM = 13
+_CAPITALS = 24_000_000
 _PUBLIC_DOMAIN, _WIKIPEDIA = "public domain", "CC BY-SA 3.0, the Wikipedia contributors"
 
 
 @click.command()
 @click.argument("out")
 @click.option("--novels", type=click.Path(path_type=Path), multiple=True, help="Folders of novels.")
-def main(out: Path, novels: Sequence[Path]) -> None:
+@click.option("--articles", type=click.Path(path_type=Path), multiple=True, help="Folders of articles.")
+def main(out: Path, novels: Sequence[Path], articles: Sequence[Path]) -> None:
     """Make the folder, and say what is in it."""
     forbidden = np.unique(np.concatenate([grams(words(text)) for text in test_texts()]))
     records = []
-    for name, licence, parts in datasets(novels):
+    for name, licence, parts in datasets(novels, articles):
         kept, dropped = without(parts["train"], forbidden)
         for split in SPLITS:
             texts = kept if split == "train" else parts[split]
@@ -64,12 +69,15 @@ def main(out: Path, novels: Sequence[Path]) -> None:
     (out / "manifest.json").write_text(json.dumps({"files": records}, indent=1))
 
 
-def datasets(folders: Sequence[Path]) -> Iterator[tuple[str, str, dict[Split, list[str]]]]:
+def datasets(
+    novel_folders: Sequence[Path], article_folders: Sequence[Path]
+) -> Iterator[tuple[str, str, dict[Split, list[str]]]]:
     """Name, licence and texts of each dataset, still with what it shares with others."""
-    novels = {split: novels_of(folders, split) for split in SPLITS}
+    novels = {split: novels_of(novel_folders, split) for split in SPLITS}
     dickens = {split: _ascii_quotes(load_corpus("dickens", split)) for split in SPLITS}
     enwiki = {split: load_corpus("enwiki6", split).decode() for split in SPLITS}
     wikitext = {split: load_corpus("wikitext-2", split).decode() for split in SPLITS}
+    more = articles_of(article_folders, titles(enwiki["valid"] + enwiki["test"]))
     # The first 200,000 bytes of this validation text stand in a stream.
     enwiki["valid"] = enwiki["valid"].encode()[200_000:].decode(errors="ignore")
     books = {s: [*map(plain, [*novels[s], dickens[s].replace("\r\n", "\n")])] for s in SPLITS}
@@ -78,8 +86,11 @@ def datasets(folders: Sequence[Path]) -> Iterator[tuple[str, str, dict[Split, li
     yield "dickens-crlf", _PUBLIC_DOMAIN, {s: [dickens[s]] for s in SPLITS}
     wiki = {s: [restored(wikitext[s]), without_markup(enwiki[s])] for s in SPLITS}
     yield "wiki-plain", _WIKIPEDIA, wiki
-    yield "wiki-markup", _WIKIPEDIA, {s: [enwiki[s]] for s in SPLITS}
+    yield "wiki-markup", _WIKIPEDIA, {s: [enwiki[s], *(more if s == "train" else ())] for s in SPLITS}
     yield "wikitext-tokens", _WIKIPEDIA, {s: [wikitext[s]] for s in SPLITS}
+    capitals = {s: ["\n".join(books[s])[:_CAPITALS].upper()] for s in SPLITS}
+    capitals["train"].append("\n".join(wiki["train"])[: _CAPITALS // 4].upper())
+    yield "capitals", f"{_PUBLIC_DOMAIN}; a fifth {_WIKIPEDIA}", capitals
 
 
 def novels_of(folders: Sequence[Path], split: Split) -> list[str]:
@@ -97,6 +108,28 @@ def novels_of(folders: Sequence[Path], split: Split) -> list[str]:
             taken.add(key)
             found.append(_lines(raw.decode("utf-8-sig")))
     return found
+
+
+def titles(xml: str) -> set[str]:
+    """Those of the articles in a dump."""
+    return set(re.findall(r"<title>(.*?)</title>", xml))
+
+
+def articles_of(folders: Sequence[Path], held_out: set[str]) -> list[str]:
+    """Articles but for those held out, each as a page of a dump."""
+    found = []
+    for path in sorted(path for folder in folders for path in folder.iterdir()):
+        text = path.read_text("utf-8", errors="ignore")
+        if path.suffix == ".xml":
+            found += re.findall(r"  <page>.*?</page>\n", text, re.DOTALL)
+        elif text.strip():
+            title = re.sub(r"[-_]", " ", path.stem)
+            text = text if "&lt;" in text else html.escape(text).replace("&#x27;", "'")
+            found.append(
+                f"  <page>\n    <title>{title}</title>\n    <ns>0</ns>\n    <revision>\n"
+                f'      <text xml:space="preserve">{text}</text>\n    </revision>\n  </page>\n'
+            )
+    return [page for page in found if not titles(page) & held_out]
 
 
 def _key(name: str) -> str:

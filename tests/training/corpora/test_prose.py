@@ -30,6 +30,20 @@ def test_markup_goes_and_prose_stays():
     assert prose.without_markup(xml) == ("Anarchism is a philosophy of society. " * 3).strip() + "\n"
 
 
+def test_articles_are_pages_of_a_dump_but_for_those_held_out(tmp_path):
+    """Wiki text is escaped as in a dump; an article that a test text has, in any version, is left out."""
+    page = "  <page>\n    <title>{}</title>\n    <text>{}</text>\n  </page>\n"
+    (tmp_path / "dump.xml").write_text(
+        f"<mediawiki>\n{page.format('Art', 'old')}{page.format('Alps', 'new')}"
+    )
+    (tmp_path / "Raith-Rovers.txt").write_text("'''Raith''' <ref>x</ref>")
+    (tmp_path / "Aikido.txt").write_text("'''Aikido'''")
+    wiki, dumped = prose.articles_of([tmp_path], {"Art", "Aikido"})
+    assert "<title>Raith Rovers</title>" in wiki
+    assert "'''Raith''' &lt;ref&gt;x&lt;/ref&gt;</text>" in wiki
+    assert dumped == page.format("Alps", "new")
+
+
 def test_a_tenth_is_in_lower_case_and_a_twentieth_in_capitals():
     """By passage, of which there are 600: within three standard deviations."""
     text = "".join(prose.varied(["A line of Text.\n" * 300_000]))
