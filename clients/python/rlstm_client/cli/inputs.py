@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import reduce, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
@@ -90,7 +90,10 @@ def _taking(asked: dict[str, Decorator], make: Callable[[dict[str, Any]], dict[s
             own = {name: values.pop(name) for name in asked}
             return function(**values, **make(own))
 
-        return reduce(lambda command, option: option(command), reversed(asked.values()), run)
+        command: Function = run
+        for option in reversed(asked.values()):
+            command = option(command)
+        return command
 
     return decorate
 
