@@ -284,10 +284,8 @@ class StoreUsage:
 class SessionStore(Protocol):
     """The truth about all sessions. Safe to call from many tasks and many processes at once."""
 
-    @property
-    def durability(self) -> Durability:
-        """How safe a committed operation is; known after `check`."""
-        ...
+    durability: Durability
+    """How safe a committed operation is; known after `check`."""
 
     async def check(self) -> None:
         """Make sure, before serving, that the store keeps its promises. Raises errors.StartupError."""
@@ -371,6 +369,21 @@ class SessionStore(Protocol):
 
     async def list(self, tenant: str, *, limit: int = 100, cursor: str | None = None) -> Page:
         """Return one page of the tenant's sessions. Raises errors.InvalidField for a cursor that is none."""
+        if limit < 1:
+            raise InvalidField("limit", "limit must be at least 1")
+        places = await self._places(tenant, _read_cursor(cursor), limit)
+        found = [await self._listed(SessionKey(tenant, session_id)) for _, session_id in places]
+        return Page(
+            sessions=tuple(listed for listed in found if listed is not None),
+            cursor="{}.{}".format(*places[-1]) if len(places) == limit else None,
+        )
+
+    async def _places(self, tenant: str, after: tuple[int, str], limit: int) -> Sequence[tuple[int, str]]:
+        """Return the next sessions by when they were made, and by id; some may have ended."""
+        ...
+
+    async def _listed(self, key: SessionKey) -> Listed | None:
+        """Return a session as it is listed, None for one that has ended."""
         ...
 
     async def count(self, tenant: str) -> int:
@@ -404,12 +417,7 @@ def new_operation_id() -> str:
     return secrets.token_hex(16)
 
 
-def write_cursor(created_at_ms: int, session_id: str) -> str:
-    """Return the cursor of the page after this session."""
-    return f"{created_at_ms}.{session_id}"
-
-
-def read_cursor(cursor: str | None) -> tuple[int, str]:
+def _read_cursor(cursor: str | None) -> tuple[int, str]:
     """Return the last session before a page as (created_at_ms, session_id); (0, "") for the first page.
 
     Raises errors.InvalidField if it is not a cursor.

@@ -12,7 +12,6 @@ from typing import Any, Final
 from rlstm_server.errors import (
     Gone,
     InternalError,
-    InvalidField,
     NotFound,
     SnapshotExists,
     StateCorrupt,
@@ -28,21 +27,18 @@ from rlstm_server.store.base import (
     Committed,
     Creation,
     CreationOutcome,
-    CreationReplayed,
     Head,
     Listed,
     Mismatch,
     Moved,
     NamedSnapshot,
-    Page,
     Replayed,
     Retention,
     Revision,
     SessionKey,
+    SessionStore,
     Stale,
     StoreUsage,
-    read_cursor,
-    write_cursor,
 )
 from rlstm_server.store.redis_check import (
     check_functions,
@@ -57,7 +53,7 @@ from rlstm_server.store.redis_creation import RedisCreations
 _TENANTS: Final = "rlstm:tenants"
 
 
-class RedisStore:
+class RedisStore(RedisCreations, SessionStore):
     """Sessions in the servers at `url` (see `redis_address`).
 
     timeout_s       how long one try of a command may take; each gets two
@@ -81,9 +77,8 @@ class RedisStore:
         shared: bool = True,
         replica_s: float = 1.0,
     ) -> None:
-        self._link = RedisLink(url, timeout_s=timeout_s, connections=connections)
-        self._limits = limits or Retention()
-        self._creations = RedisCreations(self._link, self._limits)
+        link = RedisLink(url, timeout_s=timeout_s, connections=connections)
+        super().__init__(link, limits or Retention())
         self._wanted = durability
         self._allow_weaker = allow_weaker
         self._install = install
@@ -117,7 +112,7 @@ class RedisStore:
         limits = self._limits
         await self._admit(limits.import_below if creation.brought else limits.create_below)
         await self._link.call("SADD", _TENANTS, creation.key.tenant, changes=False)
-        return await self._creations.create(creation)
+        return await self._create(creation)
 
     async def load_head(
         self, key: SessionKey, *, known: Revision | None = None, with_state: bool = True
@@ -166,12 +161,6 @@ class RedisStore:
         """Ask for an operation, in one round trip."""
         reply = await self._recall(key, operation_id, body_hash)
         return None if reply.content[0] == b"UNKNOWN" else _known(reply.content)
-
-    async def recall_creation(
-        self, tenant: str, operation_id: str, body_hash: bytes
-    ) -> CreationReplayed | Mismatch | None:
-        """Ask for a creation, and finish it if it was not."""
-        return await self._creations.recall(tenant, operation_id, body_hash)
 
     async def name_snapshot(
         self, key: SessionKey, name: str, revision: Revision, info: bytes
@@ -225,7 +214,7 @@ class RedisStore:
         """End the session, then remove the hints that lead to it; should that fail, the sweep does."""
         await self._reindex(key, b"0")
         reply = await self._link.session("delete", key, self._limits.tombstone_ms, changes=True)
-        await self._creations.release(key, reply.content[1])
+        await self._release(key, reply.content[1])
 
     async def find(self, tenant: str, name: str) -> str:
         """Return the id behind the name, if the session is there."""
@@ -236,23 +225,13 @@ class RedisStore:
         try:
             await self.load_head(key, with_state=False)
         except (Gone, NotFound):
-            await self._creations.release(key, name.encode())
+            await self._release(key, name.encode())
             raise NotFound from None
         return key.session_id
 
-    async def list(self, tenant: str, *, limit: int = 100, cursor: str | None = None) -> Page:
-        """Return one page, without the sessions that ended since they were indexed."""
-        if limit < 1:
-            raise InvalidField("limit", "limit must be at least 1")
-        created_at_ms, session_id = read_cursor(cursor)
-        reply = await self._link.tenant("page", tenant, created_at_ms, session_id, limit, changes=False)
-        fields = reply.content[1:]
-        rows = [(int(at), i.decode()) for i, at in zip(fields[::2], fields[1::2], strict=True)]
-        found = [await self._listed(SessionKey(tenant, i)) for _, i in rows]
-        return Page(
-            sessions=tuple(listed for listed in found if listed is not None),
-            cursor=write_cursor(*rows[-1]) if len(rows) == limit else None,
-        )
+    async def _places(self, tenant: str, after: tuple[int, str], limit: int) -> Sequence[tuple[int, str]]:
+        fields = (await self._link.tenant("page", tenant, *after, limit, changes=False)).content[1:]
+        return [(int(at), i.decode()) for i, at in zip(fields[::2], fields[1::2], strict=True)]
 
     async def count(self, tenant: str) -> int:
         """Count the index."""
@@ -301,7 +280,7 @@ class RedisStore:
         try:
             head = await self.load_head(key, with_state=False)
         except (Gone, NotFound):
-            await self._creations.release(key, b"")
+            await self._release(key, b"")
             return None
         except StateCorrupt:
             return None
@@ -322,11 +301,11 @@ class RedisStore:
                 return ended
 
     async def _end_if_due(self, key: SessionKey) -> bool:
-        fields = await self._creations.look_at(key)
+        fields = await self._look_at(key)
         if fields[0] in (b"OK", b"FORM"):
             await self._reindex(key, fields[4] if fields[0] == b"OK" else fields[1])
             return False
-        await self._creations.release(key, fields[3] if fields[0] == b"GONE" else b"")
+        await self._release(key, fields[3] if fields[0] == b"GONE" else b"")
         return True
 
     async def _reindex(self, key: SessionKey, expires_at_ms: bytes) -> None:
