@@ -1,7 +1,6 @@
 """A client of the OpenAI-compatible face, and the model behind it for brute force."""
 
 import json
-import math
 
 import httpx
 import pytest
@@ -86,17 +85,3 @@ def brute_force(tiny_checkpoint):
         return found.logprobs.tolist()
 
     return scores
-
-
-@pytest.fixture(scope="session")
-def finite():
-    """Whether every number of a JSON value is finite and no logarithm is above 0."""
-
-    def holds(value):
-        if isinstance(value, dict):
-            return all(map(holds, value.values()))
-        if isinstance(value, list):
-            return all(map(holds, value))
-        return not isinstance(value, float) or (math.isfinite(value) and -9999 <= value <= 0)
-
-    return holds

@@ -41,26 +41,6 @@ async def test_a_text_comes_back_from_its_ids(client, text):
     assert (await client.post("/tokenize", json=special)).json()["tokens"] == [10, *text.encode()]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status"),
-    [
-        ("/detokenize", {"tokens": [0xC3]}, 422),
-        ("/detokenize", {"tokens": [256]}, 400),
-        ("/detokenize", {"tokens": [True]}, 422),
-        ("/detokenize", {}, 422),
-        ("/tokenize", {}, 422),
-        ("/tokenize", {"prompt": ["a"]}, 422),
-        ("/tokenize", {"prompt": "a", "model": "other"}, 404),
-        ("/tokenize", {"prompt": "a", "unheard": 1}, 422),
-    ],
-)
-async def test_what_has_no_tokens_or_no_text_is_refused(client, path, body, status):
-    """Ids that are no whole text would come back as others: a problem document, not a wrong text."""
-    answer = await client.post(path, json=body)
-    assert answer.status_code == status
-    assert answer.headers["content-type"] == "application/problem+json"
-
-
 async def test_the_vocabulary_is_described(client):
     """With the names that clients of tokenizers use."""
     info = (await client.get("/tokenizer_info", params={"model": "tiny:adapt"})).json()
