@@ -17,19 +17,6 @@ async def test_models_are_listed_and_described(client):
         assert model["created"] > 1_600_000_000
 
 
-async def test_a_model_that_cannot_learn_has_one_name(serve, tiny_checkpoint, tmp_path):
-    """Without a calibration there is nothing to adapt with."""
-    path = tmp_path / "tiny"
-    path.mkdir()
-    for file in tiny_checkpoint.iterdir():
-        if file.name != "adaptation.safetensors":
-            (path / file.name).write_bytes(file.read_bytes())
-    async with serve(model=str(path)) as client:
-        assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["tiny"]
-        body = {"model": "tiny:adapt", "prompt": "a"}
-        assert (await client.post("/v1/completions", json=body)).status_code == 404
-
-
 @pytest.mark.parametrize("text", ["", "a", "double  spaces", "é🙂\n\t", "x" * 5_000])
 async def test_a_text_comes_back_from_its_ids(client, text):
     """And nothing in it is taken for anything special."""
