@@ -52,6 +52,9 @@ def test_training_goes_on_from_another_model(rlstm, trained, own_folder, tmp_pat
     assert second.config == first.config
     torch.testing.assert_close(second.embedding.input, first.embedding.input, atol=1e-4, rtol=0.0)
     assert rlstm("train", "tiny", *words, "--from", tmp_path / "none").exit_code == 2
+    again = ("train", "tiny", *words, "--run", tmp_path / "third", "--out", trained)
+    assert "is there already; --force replaces it" in rlstm(*again).stderr
+    assert rlstm(*again, "--force").exit_code == 0
 
 
 def test_all_recipes_are_listed_with_what_they_read(rlstm, corpora):

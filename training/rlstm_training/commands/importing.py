@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from rlstm_client.cli import inputs
+from rlstm_client.cli.output import check_free
 from rlstm_model.checkpoint import CARD_HEADER, save
 from rlstm_model.config import ModelConfig
 from rlstm_model.parameters import Parameters
@@ -22,7 +23,7 @@ class Asked:
     """What is imported, and how its file is read."""
 
     file: Path = inputs.argument("A state dict: safetensors, or what torch.save wrote of one.")
-    out: Path = inputs.option("The folder to write. A checkpoint that is there is replaced.", required=True)
+    out: Path = inputs.option("The folder to write.", required=True)
     words: Path | None = inputs.option("A word list: a word a line in id order, or `word id`, or JSON.")
     characters: Path | None = inputs.option(
         "A list of characters, in the same forms; <space> and <newline> are read so."
@@ -49,14 +50,16 @@ class Asked:
 
 @console.command("import")
 @inputs.given("asked", Asked)
+@inputs.force
 @inputs.as_json
-def import_model(asked: Asked, as_json: bool) -> None:
+def import_model(asked: Asked, force: bool, as_json: bool) -> None:
     """Make a checkpoint of a torch.nn.LSTM language model's state dict and its vocabulary.
 
     It is served and scored at once; to have sessions learn, calibrate it.
     """
     if [asked.words, asked.characters, asked.tokenizer].count(None) != 2:
         raise click.BadParameter("name one of --words, --characters, --tokenizer")
+    check_free(asked.out, force=force)
     tensors = read_state_dict(asked.file)
     parameters = parameters_of(tensors, gates=asked.gates, tied=asked.tied, no_bias=asked.no_bias)
     vocab = asked.vocab(parameters.config.vocab_size)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from rlstm_client.cli import inputs
+from rlstm_client.cli.output import check_free
 from rlstm_model.checkpoint import load
 from rlstm_training.cards import export
 from rlstm_training.commands import console, given
@@ -59,6 +60,7 @@ class Changes:
     is_flag=True,
     help="Go on though a text is not as it was; the card says so.",
 )
+@inputs.force
 @given.compute
 @inputs.as_json
 @click.option("listing", "--list", is_flag=True, help="Show all recipes, and train none.")
@@ -70,6 +72,7 @@ def train(
     out: Path | None,
     half: bool,
     new_texts: bool,
+    force: bool,
     as_json: bool,
     listing: bool,
 ) -> None:
@@ -92,13 +95,15 @@ def train(
         with ranks.first_ahead():
             texts, vocab = prepare(recipe)
             directory = stack.enter_context(_opened(folder, recipe, ranks))
-        finished = directory.finished
+        # Writing a finished run's model again would take away the calibration that it has got since.
+        exported = directory.finished and out.is_dir()
+        if not exported:
+            check_free(out, force=force)
         with _reporters(directory, ranks, as_json) as reporters:
             run_recipe(recipe, texts, directory, *reporters, device=target, ranks=ranks, new_texts=new_texts)
         if not ranks.first:
             return
-        # Writing a finished run's model again would take away the calibration that it has got since.
-        if not (finished and out.is_dir()):
+        if not exported:
             export(directory, out, vocab, dtype="F16" if half else "F32")
     if as_json:
         show_json({"run": str(folder), "model": str(out)})

@@ -29,6 +29,7 @@ each_token = click.option(
 )
 session_id = click.argument("session_id", metavar="SESSION", help="The session's id, or its name.")
 as_json = click.option("as_json", "--json", is_flag=True, help="Print the answer as one JSON object.")
+force = click.option("--force", is_flag=True, help="Replace what is there.")
 
 
 def option(about: str, *flags: str, default: Any = None, **more: Any) -> Any:

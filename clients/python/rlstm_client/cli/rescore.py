@@ -138,6 +138,7 @@ class Asked:
     dev: Path | None = inputs.option("Find the three weights by what was said; print them.", metavar="REFS")
     beam_size: int | None = inputs.option("Of a .tsv: lines an utterance.", type=click.IntRange(1))
     acoustic_scale: float = inputs.option("Of Kaldi's acoustic costs.", default=1.0)
+    force: bool = inputs.option("Replace what is there; a folder never is.", default=False)
 
     def __post_init__(self) -> None:
         if not all(map(math.isfinite, (*self.weights, self.acoustic_scale))):
@@ -163,7 +164,7 @@ def rescore(asked: Asked, kept: Kept, how: inputs.How) -> None:
         raise CommandError("--dev finds weights: it keeps no session, and writes no lists")
     form = Format(lists, asked.beam_size, asked.acoustic_scale, how)
     if out is not None:
-        form.check(out)
+        form.check(out, force=asked.force)
     found = form.read()
     prefix = "".join(how.read(asked.prime)) if asked.prime else ""
     job = Job(found, _said(found, dev or asked.refs, how), prefix, asked.fold_case, kept)
