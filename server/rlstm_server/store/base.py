@@ -8,8 +8,8 @@ applied twice.
     commit, in this order        outcome
     ─────────────────────        ───────
     the session is gone          raises errors.Gone (deleted or expired, for 24 hours), then errors.NotFound
-    the operation is known       Replayed, or Mismatch when its body differs
-    if_match is not the version  Moved
+    the operation is known       Replayed; raises errors.IdempotencyMismatch when its body differs
+    if_match is not the version  raises errors.VersionMismatch
     expects is not the head      Stale
     all is well                  Committed
 
@@ -154,7 +154,7 @@ class Commit:
     """One changing operation, computed on the state at `expects`.
 
     operation_id    the client's idempotency key, or one the server drew; the same in every re-send
-    body_hash       SHA-256 of the request: the same id with another one is a Mismatch
+    body_hash       SHA-256 of the request: the same id with another one is refused
     if_match        the version the client insists on, or None
     info            the head's from now on, as is ttl_ms, the time to live
     state           after it, whole
@@ -222,18 +222,6 @@ class Replayed:
         return here and (self.summary, self.details) == (commit.summary, commit.details)
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """The operation id is known with another body; nothing happened."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Moved:
-    """`if_match` names another version than the present one; nothing happened."""
-
-    current: int
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stale:
     """The state that the operation was computed on is not the head; nothing happened. Load and redo."""
@@ -241,8 +229,8 @@ class Stale:
     current: Revision
 
 
-CreationOutcome = Created | CreationReplayed | Mismatch
-CommitOutcome = Committed | Replayed | Mismatch | Moved | Stale
+CreationOutcome = Created | CreationReplayed
+CommitOutcome = Committed | Replayed | Stale
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -298,8 +286,8 @@ class SessionStore(Protocol):
     async def create(self, creation: Creation) -> CreationOutcome:
         """Make a session at version 0.
 
-        Raises errors.SessionExists if another live session of the tenant has the name, errors.StoreFull, and
-        errors.Gone when the operation made a session that has ended since.
+        Raises errors.SessionExists if another live session of the tenant has the name, errors.StoreFull,
+        errors.IdempotencyMismatch, and errors.Gone when the operation made a session that has ended since.
         """
         ...
 
@@ -316,21 +304,20 @@ class SessionStore(Protocol):
         """Apply one operation, atomically, at most once; checked in the order of the module's table."""
         ...
 
-    async def recall(
-        self, key: SessionKey, operation_id: str, body_hash: bytes
-    ) -> Replayed | Mismatch | None:
+    async def recall(self, key: SessionKey, operation_id: str, body_hash: bytes) -> Replayed | None:
         """Say what a commit of this operation came to; None when there was none, or too long ago.
 
-        For a repeat that can no longer be computed. Raises errors.Gone, errors.NotFound.
+        For a repeat that can no longer be computed. Raises errors.IdempotencyMismatch, errors.Gone,
+        errors.NotFound.
         """
         ...
 
     async def recall_creation(
         self, tenant: str, operation_id: str, body_hash: bytes
-    ) -> CreationReplayed | Mismatch | None:
+    ) -> CreationReplayed | None:
         """Say which session this operation made; None when there was none, or too long ago.
 
-        Raises errors.Gone when that session has ended since.
+        Raises errors.IdempotencyMismatch, and errors.Gone when that session has ended since.
         """
         ...
 

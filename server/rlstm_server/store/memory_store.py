@@ -13,11 +13,13 @@ from typing import Final
 
 from rlstm_server.errors import (
     Gone,
+    IdempotencyMismatch,
     NotFound,
     SessionExists,
     SnapshotExists,
     StoreFull,
     TooLarge,
+    VersionMismatch,
 )
 from rlstm_server.settings import Durability
 from rlstm_server.store.base import (
@@ -30,8 +32,6 @@ from rlstm_server.store.base import (
     CreationReplayed,
     Head,
     Listed,
-    Mismatch,
-    Moved,
     NamedSnapshot,
     Replayed,
     Retention,
@@ -101,13 +101,13 @@ class History:
         named = sum(len(state) for _, _, state in self.named.values())
         return len(self.head.state or b"") + len(self.head.info) + named
 
-    def known(self, operation_id: str, body_hash: bytes, now_ms: int) -> Replayed | Mismatch | None:
+    def known(self, operation_id: str, body_hash: bytes, now_ms: int) -> Replayed | None:
         """Say what is known of an operation; None when it was never applied, or too long ago."""
         done = self.operations.get(operation_id)
         if done is None or done.at_ms + self._limits.operation_age_ms <= now_ms:
             return None
         if done.body_hash != body_hash:
-            return Mismatch()
+            raise IdempotencyMismatch
         return Replayed(
             version=done.version,
             summary=done.summary,
@@ -116,14 +116,14 @@ class History:
             expires_at_ms=self.head.expires_at_ms,
         )
 
-    def refusal(self, commit: Commit, now_ms: int) -> CommitOutcome | None:
-        """Say why an operation cannot be applied, in the order of the contract; None when it can."""
+    def refusal(self, commit: Commit, now_ms: int) -> Replayed | Stale | None:
+        """Say why an operation is not applied, in the order of the contract; None when it can be."""
         head = self.head
         known = self.known(commit.operation_id, commit.body_hash, now_ms)
         if known is not None:
             return known
         if commit.if_match is not None and commit.if_match != head.version:
-            return Moved(current=head.version)
+            raise VersionMismatch(commit.if_match, head.version)
         if commit.expects != head.revision:
             return Stale(current=head.revision)
         return None
@@ -240,21 +240,19 @@ class MemoryStore(SessionStore):
         self._used_bytes += history.nbytes - before
         return Committed(revision=commit.revision, expires_at_ms=history.head.expires_at_ms)
 
-    async def recall(
-        self, key: SessionKey, operation_id: str, body_hash: bytes
-    ) -> Replayed | Mismatch | None:
+    async def recall(self, key: SessionKey, operation_id: str, body_hash: bytes) -> Replayed | None:
         """Say what a commit of this operation came to."""
         return self._living(key).known(operation_id, body_hash, self._clock_ms())
 
     async def recall_creation(
         self, tenant: str, operation_id: str, body_hash: bytes
-    ) -> CreationReplayed | Mismatch | None:
+    ) -> CreationReplayed | None:
         """Say which session this operation made."""
         done = self._creations.get(tenant, {}).get(operation_id)
         if done is None or self._too_old(done.at_ms):
             return None
         if done.body_hash != body_hash:
-            return Mismatch()
+            raise IdempotencyMismatch
         made = self._living(SessionKey(tenant, done.made))
         return CreationReplayed(session_id=done.made, answer=made.answer)
 

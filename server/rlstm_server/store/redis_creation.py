@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from rlstm_server.errors import NotFound, OutcomeUnknown, SessionExists, StoreUnavailable
+from rlstm_server.errors import IdempotencyMismatch, NotFound, OutcomeUnknown, SessionExists, StoreUnavailable
 from rlstm_server.store.base import (
     Created,
     Creation,
     CreationOutcome,
     CreationReplayed,
     Head,
-    Mismatch,
     Retention,
     SessionKey,
 )
@@ -43,7 +42,7 @@ class RedisCreations:
 
     async def recall_creation(
         self, tenant: str, operation_id: str, body_hash: bytes
-    ) -> CreationReplayed | Mismatch | None:
+    ) -> CreationReplayed | None:
         """Ask for the session that an operation made; a placed one is made permanent."""
         reply = await self._link.tenant(
             "recall_creation",
@@ -57,7 +56,7 @@ class RedisCreations:
             case b"UNKNOWN":
                 return None
             case b"MISMATCH":
-                return Mismatch()
+                raise IdempotencyMismatch
         made = SessionKey(tenant, reply.content[1].decode())
         answer = await self._confirm(made, b"", operation_id)
         reply.require_replicas()
@@ -118,7 +117,7 @@ class RedisCreations:
             return created
         if word == b"MISMATCH":
             await self._withdraw(key)
-            return Mismatch()
+            raise IdempotencyMismatch
         name, other = (creation.name or "").encode(), SessionKey(key.tenant, reply.content[1].decode())
         if word == b"TAKEN":
             if (await self._look_at(other))[0] not in (b"GONE", b"NOT_FOUND"):

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rlstm_server.errors import (
     Gone,
+    IdempotencyMismatch,
     InternalError,
     NotFound,
     SnapshotExists,
@@ -18,6 +19,7 @@ from rlstm_server.errors import (
     StoreFull,
     StoreUnavailable,
     TooLarge,
+    VersionMismatch,
 )
 from rlstm_server.logs import LOGGER
 from rlstm_server.settings import Durability
@@ -29,8 +31,6 @@ from rlstm_server.store.base import (
     CreationOutcome,
     Head,
     Listed,
-    Mismatch,
-    Moved,
     NamedSnapshot,
     Replayed,
     Retention,
@@ -126,14 +126,14 @@ class RedisStore(RedisCreations, SessionStore):
 
     async def commit(self, commit: Commit) -> CommitOutcome:
         """Apply one operation, in one round trip; one whose reply is lost is the caller's to send again."""
-        limits, after = self._limits, commit.revision
+        limits = self._limits
         arguments = (
             commit.operation_id.encode(),
             commit.body_hash.hex(),
             "" if commit.if_match is None else commit.if_match,
             commit.expects.version,
             commit.expects.chain,
-            after.chain,
+            commit.revision.chain,
             commit.info,
             commit.state,
             commit.ttl_ms,
@@ -153,11 +153,9 @@ class RedisStore(RedisCreations, SessionStore):
                 raise
         if reply.content[0] == b"OK" and reply.content[3] == b"1":
             await self._reindex(commit.key, reply.content[2])
-        return _commit_outcome(after, reply.content)
+        return _commit_outcome(commit, reply.content)
 
-    async def recall(
-        self, key: SessionKey, operation_id: str, body_hash: bytes
-    ) -> Replayed | Mismatch | None:
+    async def recall(self, key: SessionKey, operation_id: str, body_hash: bytes) -> Replayed | None:
         """Ask for an operation, in one round trip."""
         reply = await self._recall(key, operation_id, body_hash)
         return None if reply.content[0] == b"UNKNOWN" else _known(reply.content)
@@ -353,21 +351,21 @@ def _named(name: str, entry: bytes, state_bytes: int) -> NamedSnapshot:
         raise StateCorrupt("a named snapshot in the store cannot be read") from error
 
 
-def _commit_outcome(after: Revision, fields: Sequence[Any]) -> CommitOutcome:
+def _commit_outcome(commit: Commit, fields: Sequence[Any]) -> CommitOutcome:
     match fields[0]:
         case b"OK":
-            return Committed(revision=after, expires_at_ms=int(fields[2]))
+            return Committed(revision=commit.revision, expires_at_ms=int(fields[2]))
         case b"REPLAY" | b"MISMATCH":
             return _known(fields)
         case b"MOVED":
-            return Moved(current=int(fields[1]))
+            raise VersionMismatch(commit.if_match or 0, int(fields[1]))
         case _:
             return Stale(current=Revision(int(fields[1]), fields[2]))
 
 
-def _known(fields: Sequence[Any]) -> Replayed | Mismatch:
+def _known(fields: Sequence[Any]) -> Replayed:
     if fields[0] == b"MISMATCH":
-        return Mismatch()
+        raise IdempotencyMismatch
     try:
         return Replayed(
             version=int(fields[1]),

@@ -7,6 +7,7 @@ import pytest
 from redis import Redis
 
 from rlstm_server.errors import (
+    IdempotencyMismatch,
     NotFound,
     OutcomeUnknown,
     ServerError,
@@ -170,7 +171,8 @@ async def test_a_refused_creation_leaves_nothing(store, admin, build):
     with pytest.raises(SessionExists):
         await store.create(build.creation(name="diary"))
     await store.create(build.creation(operation_id="key"))
-    await store.create(build.creation(operation_id="key", body_hash=b"x" * 32))
+    with pytest.raises(IdempotencyMismatch):
+        await store.create(build.creation(operation_id="key", body_hash=b"x" * 32))
 
     assert set(admin.scan_iter(f"*{build.tenant}*")) == before
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from rlstm_server.errors import DurabilityNotReached, OutcomeUnknown, ServerError, StoreUnavailable
 from rlstm_server.settings import Durability
-from rlstm_server.store.base import Mismatch, Moved, SessionStore, Stale
+from rlstm_server.store.base import SessionStore, Stale
 from simulated.loop import HOST, Host, SimulatedLoop, on
 from simulated.storage import Storage
 from simulated.told import ATTEMPT, Attempt
@@ -149,8 +149,7 @@ class Network:
             outcome = storage.call(call.name, call.args, call.kwargs, call.attempt)
         except ServerError as error:
             return None, error
-        refused = isinstance(outcome, Stale | Moved | Mismatch)
-        if waits and not refused and storage.replicated < len(storage.applied):
+        if waits and not isinstance(outcome, Stale) and storage.replicated < len(storage.applied):
             return None, DurabilityNotReached("no replica has it", version=0)
         return outcome, None
 
