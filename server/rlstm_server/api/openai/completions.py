@@ -108,6 +108,7 @@ def _request(body: CompletionIn, named: NamedModel, call: Call) -> CompletionReq
         top=body.top,
         adaptation=named.adaptation,
         store=bool(body.store),
+        stream=bool(body.stream),
     )
 
 
