@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 from tests.server.store.servers import Server, program
-from tests.server.store.servers import free_port as some_free_port
+from tests.servers import free_ports
 
 from . import replicas
 from .history import History
@@ -104,4 +104,4 @@ def serve(context, tiny_checkpoint, tmp_path):
 @pytest.fixture
 def free_port():
     """Give a port for a store that somebody must know before it starts."""
-    return some_free_port()
+    return free_ports(1)[0]

@@ -23,6 +23,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from rlstm_client.cli import inputs
 from rlstm_model.files import replace_file
 from rlstm_training.commands import console
 from rlstm_training.commands.console import show_json
@@ -468,10 +469,10 @@ def _fenced(text: str) -> Markup:
 )
 @click.option(
     "--out",
-    type=console.FILE,
+    type=inputs.FILE,
     help=f"NAME.html, one file; or NAME.md, figures beside it (default: {DEFAULT}).",
 )
-@console.as_json
+@inputs.as_json
 def report(runs: Sequence[Path], out: Path | None, as_json: bool) -> None:
     """Compare training runs: results, settings that differ, spread over seeds, curves.
 

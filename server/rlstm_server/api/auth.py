@@ -29,6 +29,7 @@ from rlstm_server.caller import (
     TokenBucket,
 )
 from rlstm_server.errors import Forbidden, StartupError, Unauthorized
+from rlstm_server.faults import reason
 from rlstm_server.settings import Settings, is_loopback
 
 OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
@@ -157,9 +158,9 @@ def _records_of_file(settings: Settings) -> list[KeyRecord]:
     except OSError as error:
         raise StartupError(f"RLSTM_API_KEYS_FILE: cannot read {path}: {error.strerror}") from None
     except ValidationError as error:
-        fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        fault = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in fault["loc"]) or "the file"
-        raise StartupError(f"RLSTM_API_KEYS_FILE: {path}: {place}: {fault['msg']}") from None
+        raise StartupError(f"RLSTM_API_KEYS_FILE: {path}: {place}: {reason(fault)}") from None
     if not records:
         raise StartupError(f"RLSTM_API_KEYS_FILE: {path} holds no key")
     return records

@@ -221,7 +221,7 @@ def _read(schema: type[Schema], value: object) -> Schema:
     try:
         return schema.model_validate(value)
     except ValidationError as error:
-        raise problems.invalid_field(error.errors(include_url=False, include_input=False)[0]) from None
+        raise problems.invalid_fields(error.errors(include_url=False), schema) from None
 
 
 routes = APIRouter(prefix="/sessions", tags=["sessions"])

@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Final, Literal, NotRequired, TypeAlias, TypeVar
+from typing import Annotated, Final, Literal, NotRequired, TypeAlias, TypeVar, get_args
 
-from pydantic import Field, StrictBool, field_validator, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, field_validator, model_validator
 from typing_extensions import TypedDict
 
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
@@ -40,7 +40,15 @@ ScoreDetail = Literal["none", "totals", "tokens", "parts"]
 DEFAULT_ADAPT: Final[Adapt] = "both"
 """What adapts unless something else is asked for."""
 
-AdaptField = StrictBool | Adapt
+
+def _one_sentence(adapt: object) -> object:
+    """Refuse in one sentence what each of the two types would refuse in one of its own."""
+    if not isinstance(adapt, bool) and adapt not in get_args(Adapt):
+        raise ValueError(f"must be true, false, or one of {', '.join(get_args(Adapt))}")
+    return adapt
+
+
+AdaptField = Annotated[StrictBool | Adapt, BeforeValidator(_one_sentence)]
 
 DEFAULT_EXPERTS: Final = 2
 """Experts of a client that names no number and keeps the static one: that one, and one that learns."""

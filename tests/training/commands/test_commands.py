@@ -52,6 +52,9 @@ def test_training_goes_on_from_another_model(rlstm, trained, own_folder, tmp_pat
     assert second.config == first.config
     torch.testing.assert_close(second.embedding.input, first.embedding.input, atol=1e-4, rtol=0.0)
     assert rlstm("train", "tiny", *words, "--from", tmp_path / "none").exit_code == 2
+    again = ("train", "tiny", *words, "--run", tmp_path / "third", "--out", trained)
+    assert "is there already; --force replaces it" in rlstm(*again).stderr
+    assert rlstm(*again, "--force").exit_code == 0
 
 
 def test_all_recipes_are_listed_with_what_they_read(rlstm, corpora):
@@ -156,8 +159,8 @@ def test_wrong_usage_names_the_option(rlstm, trained):
         assert name in said(done)
 
 
-def test_an_interrupted_command_says_so():
-    """Ctrl-C ends with 130; errors that nobody foresaw stay errors."""
+def test_an_error_that_is_foreseen_is_one_line():
+    """What nobody foresaw stays an error."""
 
     def raising(error):
         def act():
@@ -165,6 +168,6 @@ def test_an_interrupted_command_says_so():
 
         return CliRunner().invoke(command()(act))
 
-    for error, code in ((KeyboardInterrupt, 130), (CorpusError("gone"), 2)):
-        assert raising(error).exit_code == code
+    gone = raising(CorpusError("gone"))
+    assert (gone.exit_code, gone.stderr) == (2, "rlstm: gone\n")
     assert isinstance(raising(ZeroDivisionError).exception, ZeroDivisionError)

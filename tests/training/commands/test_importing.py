@@ -37,7 +37,11 @@ def imported(rlstm, tmp_path):
     """Import a file; the model that comes of it."""
 
     def call(file, *words):
-        done = rlstm("import", file, *words, "--out", tmp_path / "model", "--json")
+        out = ("--out", tmp_path / "model", "--json")
+        if (tmp_path / "model").exists():
+            assert "is there already; --force replaces it\n" in rlstm("import", file, *words, *out).stderr
+            out = (*out, "--force")
+        done = rlstm("import", file, *words, *out)
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["model"] == str(tmp_path / "model")
         return local.load(tmp_path / "model")

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 import httpx
 
+from rlstm_client.cli.inputs import as_json as json_asked
 from rlstm_training.commands import console
 from rlstm_training.commands.console import show_json, show_table
 from rlstm_training.corpora import corpora_folder
@@ -18,7 +19,7 @@ TIMEOUT = httpx.Timeout(30.0)
 @console.command()
 @click.argument("names", nargs=-1, help=f"Of {', '.join(PUBLISHED)}.")
 @click.option("fetch", "--download", is_flag=True, help="Get those named that are not here.")
-@console.as_json
+@json_asked
 def corpora(names: Sequence[str], fetch: bool, as_json: bool) -> None:
     """Which published corpora are in the folder of RLSTM_CORPORA, and how to get the others.
 

@@ -1,0 +1,86 @@
+"""What pydantic finds wrong with a value, in plain words: what is allowed, and what was given.
+
+Of what was given a number is repeated, of anything else its kind: a text could be anybody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+KINDS: Final[Mapping[type, str]] = {
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+"""Of JSON's values, as a sentence calls them."""
+
+WANTED: Final = {
+    "bool_type": bool,
+    "bool_parsing": bool,
+    "dict_type": dict,
+    "float_parsing": float,
+    "float_type": float,
+    "int_from_float": int,
+    "int_parsing": int,
+    "int_type": int,
+    "list_type": list,
+    "model_attributes_type": dict,
+    "model_type": dict,
+    "string_type": str,
+    "tuple_type": list,
+}
+"""What a value would have to be, by pydantic's name of the fault."""
+
+ALLOWED: Final = {
+    "finite_number": "must be a finite number",
+    "greater_than": "must be over {gt:,.16g}",
+    "greater_than_equal": "must be at least {ge:,.16g}",
+    "less_than": "must be below {lt:,.16g}",
+    "less_than_equal": "must be at most {le:,.16g}",
+    "literal_error": "must be {expected}",
+    "string_pattern_mismatch": "must have the form {pattern}",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_too_short": "must not be empty",
+    "too_long": "must have at most {max_length} entries",
+    "too_short": "must not be empty",
+}
+LONGEST: Final = 24
+"""Characters of a number that is repeated."""
+
+
+def reason(fault: Mapping[str, Any]) -> str:
+    """Say what is wrong, as a sentence goes on after the name of a field."""
+    kind = fault["type"]
+    if kind == "missing":
+        return "is missing"
+    if kind == "extra_forbidden":
+        return "there is no such field"
+    if wanted := WANTED.get(kind):
+        return f"must be {KINDS[wanted]}{_given(fault)}"
+    if kind in ALLOWED:
+        allowed = ALLOWED[kind].format(**fault.get("ctx", {}))
+        return allowed.replace("^", "").replace("$", "") + _given(fault)
+    return str(fault["msg"]).removeprefix("Value error, ")
+
+
+def _given(fault: Mapping[str, Any]) -> str:
+    """Tell what was given, where that is known and not obvious."""
+    kind = fault["type"]
+    if "input" not in fault or kind.endswith("_short"):
+        return ""
+    value = fault["input"]
+    if kind.endswith("_long"):
+        return f"; {len(value):,} were given"
+    if isinstance(value, bool):
+        return f"; {str(value).lower()} was given"
+    is_number = isinstance(value, int | float) or kind.startswith(("greater", "less"))
+    if is_number and len(str(value)) <= LONGEST:
+        return f"; {value} was given"
+    if isinstance(value, str) and kind not in WANTED:
+        return "; another text was given"
+    return f"; {KINDS.get(type(value), 'something else')} was given"
