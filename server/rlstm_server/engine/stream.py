@@ -60,7 +60,7 @@ CHUNK: Final = 16
 MAX_TOKENS: Final = 2 * CHUNK
 MAX_STORED_BYTES: Final = MAX_SUMMARY_BYTES - 256
 
-ALIVE_SECONDS: Final = 0.05
+ALIVE_SECONDS: Final = 0.2
 """How long a reader is shown text before its session is looked for again: one that is gone is not read on."""
 
 COMMITTED_TOKENS: Final = 8_192
