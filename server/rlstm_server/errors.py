@@ -126,6 +126,9 @@ class InvalidField(InputError, status=422, openai_status=400):
 class IdempotencyMismatch(InputError, status=422):
     """The key was used with another body."""
 
+    def __init__(self, detail: str = "the idempotency key was used with another request") -> None:
+        super().__init__(detail)
+
 
 class ImportRejected(InputError, status=422):
     """The file cannot be imported. It is no session of a model that is served here."""

@@ -5,36 +5,25 @@ Of what was given a number is repeated, of anything else its kind: a text could 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-KINDS: Final[Mapping[type, str]] = {
-    str: "a text",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    list: "a list",
-    dict: "an object",
-    type(None): "null",
+KINDS: Final = {
+    "NoneType": "null",
+    "bool": "true or false",
+    "dict": "an object",
+    "float": "a number",
+    "int": "a whole number",
+    "list": "a list",
+    "model": "an object",
+    "str": "a text",
+    "string": "a text",
 }
-"""Of JSON's values, as a sentence calls them."""
+"""What a sentence calls JSON's values, by Python's and by pydantic's names."""
 
-WANTED: Final = {
-    "bool_type": bool,
-    "bool_parsing": bool,
-    "dict_type": dict,
-    "float_parsing": float,
-    "float_type": float,
-    "int_from_float": int,
-    "int_parsing": int,
-    "int_type": int,
-    "list_type": list,
-    "model_attributes_type": dict,
-    "model_type": dict,
-    "string_type": str,
-    "tuple_type": list,
-}
-"""What a value would have to be, by pydantic's name of the fault."""
+WRONG_TYPE: Final = re.compile(rf"({'|'.join(KINDS)})_(?:attributes_type|from_float|parsing|type)")
+"""How pydantic calls it that a value is none of these."""
 
 ALLOWED: Final = {
     "finite_number": "must be a finite number",
@@ -60,8 +49,8 @@ def reason(fault: Mapping[str, Any]) -> str:
         return "is missing"
     if kind == "extra_forbidden":
         return "there is no such field"
-    if wanted := WANTED.get(kind):
-        return f"must be {KINDS[wanted]}{_given(fault)}"
+    if wanted := WRONG_TYPE.match(kind):
+        return f"must be {KINDS[wanted[1]]}{_given(fault)}"
     if kind in ALLOWED:
         allowed = ALLOWED[kind].format(**fault.get("ctx", {}))
         return allowed.replace("^", "").replace("$", "") + _given(fault)
@@ -81,6 +70,6 @@ def _given(fault: Mapping[str, Any]) -> str:
     is_number = isinstance(value, int | float) or kind.startswith(("greater", "less"))
     if is_number and len(str(value)) <= LONGEST:
         return f"; {value} was given"
-    if isinstance(value, str) and kind not in WANTED:
+    if isinstance(value, str) and not WRONG_TYPE.match(kind):
         return "; another text was given"
-    return f"; {KINDS.get(type(value), 'something else')} was given"
+    return f"; {KINDS.get(type(value).__name__, 'something else')} was given"

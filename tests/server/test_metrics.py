@@ -52,6 +52,6 @@ def test_a_batch_is_counted_by_what_its_rows_were_for():
 def test_every_operation_of_the_store_has_its_series():
     """One that is not in the closed set would add series when it is first called."""
     given = vars(SessionStore)
-    calls = {name for name, made in given.items() if inspect.iscoroutinefunction(made)} - {"check", "close"}
-    assert len(calls) == len(STORE_OPERATIONS) > 15
-    assert calls - {"load_head"} == set(STORE_OPERATIONS) - {"load"}
+    calls = {name for name in given if inspect.iscoroutinefunction(given[name]) and name[0] != "_"}
+    assert calls - {"check", "close", "load_head"} == set(STORE_OPERATIONS) - {"load"}
+    assert len(STORE_OPERATIONS) > 15

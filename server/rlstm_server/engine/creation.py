@@ -18,7 +18,7 @@ from rlstm_server.engine.quotas import StorageQuota
 from rlstm_server.engine.reading import read_passage
 from rlstm_server.engine.session import Sessions, settled
 from rlstm_server.engine.state import OVERHEAD_BYTES, SessionCopy, SessionFacts, SessionState, check_size
-from rlstm_server.errors import Gone, IdempotencyMismatch, ModelMismatch, NotFound, ServerError
+from rlstm_server.errors import Gone, ModelMismatch, NotFound, ServerError
 from rlstm_server.schemas.sessions import (
     Ancestor,
     AppendAnswer,
@@ -34,7 +34,6 @@ from rlstm_server.store.base import (
     Created,
     Creation,
     CreationReplayed,
-    Mismatch,
     Revision,
     SessionKey,
     new_session_id,
@@ -182,15 +181,9 @@ class Creator:
         self.sessions.cache.put(replace(copy, facts=replace(facts, created_at_ms=outcome.head.created_at_ms)))
         return self._answer(session_info(key.session_id, outcome.head), replayed=False)
 
-    async def _repeated(
-        self, task: Task[CreatedSession], outcome: CreationReplayed | Mismatch
-    ) -> CreatedSession:
-        metrics = self.sessions.metrics
-        if isinstance(outcome, Mismatch):
-            metrics.replays.labels("body_mismatch").inc()
-            raise IdempotencyMismatch("the idempotency key was used with another request")
+    async def _repeated(self, task: Task[CreatedSession], outcome: CreationReplayed) -> CreatedSession:
         task.took_effect = True
-        metrics.replays.labels("replayed").inc()
+        self.sessions.metrics.replays.labels("replayed").inc()
         key = SessionKey(task.key.tenant, outcome.session_id)
         head = await self.sessions.store.load_head(key, with_state=False)
         # Only the store knows by its own clock when it was made.

@@ -104,6 +104,13 @@ Timings = Mapping[str, float]
 """Seconds of a request by what they were spent on: the queue for the device, computing, the store."""
 
 
+Log = Annotated[float | None, LOG, OPTIONAL]
+"""A logarithm that may be absent."""
+
+Logs = Annotated[tuple[float, ...] | None, LOG, OPTIONAL]
+"""A column of them that may be absent."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Alternatives(Answer):
     """The most probable alternatives at each token, best first."""
@@ -118,37 +125,23 @@ class Columns(Answer):
 
     ids: Annotated[tuple[int, ...], COLUMN]
     logprobs: Annotated[tuple[float, ...], LOG]
-    static_logprobs: Annotated[
-        tuple[float, ...] | None, LOG, OPTIONAL, Field(description="Under the weights as loaded.")
-    ]
+    static_logprobs: Annotated[Logs, Field(description="Under the weights as loaded.")]
     ranks: Annotated[tuple[int, ...], COLUMN, Field(description="1 is the most probable token.")]
     entropies: Annotated[tuple[float, ...], LOG, Field(description="Of the whole distribution at the token.")]
     starts: Annotated[tuple[int, ...], COLUMN, Field(description="First code point of the token's span.")]
     ends: Annotated[tuple[int, ...], COLUMN, Field(description="Code point after the span.")]
     weights_logprobs: Annotated[
-        tuple[float, ...] | None,
-        LOG,
-        OPTIONAL,
-        Field(description="Under the weights as adapted, without the memory. With `scores: parts`."),
+        Logs, Field(description="Under the weights as adapted, without the memory. With `scores: parts`.")
     ] = None
     memory_logprobs: Annotated[
-        tuple[float, ...] | None,
-        LOG,
-        OPTIONAL,
+        Logs,
         Field(description="Of the expert that blends the weights with the memory. With `scores: parts`."),
     ] = None
     space_logprobs: Annotated[
-        tuple[float, ...] | None,
-        LOG,
-        OPTIONAL,
+        Logs,
         Field(description="Of white space in the token's place: of all tokens together that begin with it."),
     ] = None
-    static_space_logprobs: Annotated[
-        tuple[float, ...] | None,
-        LOG,
-        OPTIONAL,
-        Field(description="The same under the weights as loaded."),
-    ] = None
+    static_space_logprobs: Annotated[Logs, Field(description="The same under the weights as loaded.")] = None
     top: Annotated[
         Alternatives | None,
         OPTIONAL,
@@ -169,16 +162,10 @@ class Totals(Answer):
     logprob: Annotated[float, LOG, Field(description="Sum, in the answer's unit.")]
     static_logprob: Annotated[float | None, LOG, Field(description="The same under the weights as loaded.")]
     weights_logprob: Annotated[
-        float | None,
-        LOG,
-        OPTIONAL,
-        Field(description="The same under the weights as adapted, where there is a memory beside them."),
+        Log, Field(description="The same under the weights as adapted, where there is a memory beside them.")
     ] = None
     memory_logprob: Annotated[
-        float | None,
-        LOG,
-        OPTIONAL,
-        Field(description="The same for the expert that blends the weights with the memory."),
+        Log, Field(description="The same for the expert that blends the weights with the memory.")
     ] = None
     tokens: int
     bytes: Annotated[int, Field(description="Of the text in UTF-8.")]

@@ -11,14 +11,15 @@ from typing import Any, Final
 
 from rlstm_server.errors import (
     Gone,
+    IdempotencyMismatch,
     InternalError,
-    InvalidField,
     NotFound,
     SnapshotExists,
     StateCorrupt,
     StoreFull,
     StoreUnavailable,
     TooLarge,
+    VersionMismatch,
 )
 from rlstm_server.logs import LOGGER
 from rlstm_server.settings import Durability
@@ -28,21 +29,16 @@ from rlstm_server.store.base import (
     Committed,
     Creation,
     CreationOutcome,
-    CreationReplayed,
     Head,
     Listed,
-    Mismatch,
-    Moved,
     NamedSnapshot,
-    Page,
     Replayed,
     Retention,
     Revision,
     SessionKey,
+    SessionStore,
     Stale,
     StoreUsage,
-    read_cursor,
-    write_cursor,
 )
 from rlstm_server.store.redis_check import (
     check_functions,
@@ -57,7 +53,7 @@ from rlstm_server.store.redis_creation import RedisCreations
 _TENANTS: Final = "rlstm:tenants"
 
 
-class RedisStore:
+class RedisStore(RedisCreations, SessionStore):
     """Sessions in the servers at `url` (see `redis_address`).
 
     timeout_s       how long one try of a command may take; each gets two
@@ -81,9 +77,8 @@ class RedisStore:
         shared: bool = True,
         replica_s: float = 1.0,
     ) -> None:
-        self._link = RedisLink(url, timeout_s=timeout_s, connections=connections)
-        self._limits = limits or Retention()
-        self._creations = RedisCreations(self._link, self._limits)
+        link = RedisLink(url, timeout_s=timeout_s, connections=connections)
+        super().__init__(link, limits or Retention())
         self._wanted = durability
         self._allow_weaker = allow_weaker
         self._install = install
@@ -117,7 +112,7 @@ class RedisStore:
         limits = self._limits
         await self._admit(limits.import_below if creation.brought else limits.create_below)
         await self._link.call("SADD", _TENANTS, creation.key.tenant, changes=False)
-        return await self._creations.create(creation)
+        return await self._create(creation)
 
     async def load_head(
         self, key: SessionKey, *, known: Revision | None = None, with_state: bool = True
@@ -131,14 +126,14 @@ class RedisStore:
 
     async def commit(self, commit: Commit) -> CommitOutcome:
         """Apply one operation, in one round trip; one whose reply is lost is the caller's to send again."""
-        limits, after = self._limits, commit.revision
+        limits = self._limits
         arguments = (
             commit.operation_id.encode(),
             commit.body_hash.hex(),
             "" if commit.if_match is None else commit.if_match,
             commit.expects.version,
             commit.expects.chain,
-            after.chain,
+            commit.revision.chain,
             commit.info,
             commit.state,
             commit.ttl_ms,
@@ -158,20 +153,12 @@ class RedisStore:
                 raise
         if reply.content[0] == b"OK" and reply.content[3] == b"1":
             await self._reindex(commit.key, reply.content[2])
-        return _commit_outcome(after, reply.content)
+        return _commit_outcome(commit, reply.content)
 
-    async def recall(
-        self, key: SessionKey, operation_id: str, body_hash: bytes
-    ) -> Replayed | Mismatch | None:
+    async def recall(self, key: SessionKey, operation_id: str, body_hash: bytes) -> Replayed | None:
         """Ask for an operation, in one round trip."""
         reply = await self._recall(key, operation_id, body_hash)
         return None if reply.content[0] == b"UNKNOWN" else _known(reply.content)
-
-    async def recall_creation(
-        self, tenant: str, operation_id: str, body_hash: bytes
-    ) -> CreationReplayed | Mismatch | None:
-        """Ask for a creation, and finish it if it was not."""
-        return await self._creations.recall(tenant, operation_id, body_hash)
 
     async def name_snapshot(
         self, key: SessionKey, name: str, revision: Revision, info: bytes
@@ -225,7 +212,7 @@ class RedisStore:
         """End the session, then remove the hints that lead to it; should that fail, the sweep does."""
         await self._reindex(key, b"0")
         reply = await self._link.session("delete", key, self._limits.tombstone_ms, changes=True)
-        await self._creations.release(key, reply.content[1])
+        await self._release(key, reply.content[1])
 
     async def find(self, tenant: str, name: str) -> str:
         """Return the id behind the name, if the session is there."""
@@ -236,23 +223,13 @@ class RedisStore:
         try:
             await self.load_head(key, with_state=False)
         except (Gone, NotFound):
-            await self._creations.release(key, name.encode())
+            await self._release(key, name.encode())
             raise NotFound from None
         return key.session_id
 
-    async def list(self, tenant: str, *, limit: int = 100, cursor: str | None = None) -> Page:
-        """Return one page, without the sessions that ended since they were indexed."""
-        if limit < 1:
-            raise InvalidField("limit", "limit must be at least 1")
-        created_at_ms, session_id = read_cursor(cursor)
-        reply = await self._link.tenant("page", tenant, created_at_ms, session_id, limit, changes=False)
-        fields = reply.content[1:]
-        rows = [(int(at), i.decode()) for i, at in zip(fields[::2], fields[1::2], strict=True)]
-        found = [await self._listed(SessionKey(tenant, i)) for _, i in rows]
-        return Page(
-            sessions=tuple(listed for listed in found if listed is not None),
-            cursor=write_cursor(*rows[-1]) if len(rows) == limit else None,
-        )
+    async def _places(self, tenant: str, after: tuple[int, str], limit: int) -> Sequence[tuple[int, str]]:
+        fields = (await self._link.tenant("page", tenant, *after, limit, changes=False)).content[1:]
+        return [(int(at), i.decode()) for i, at in zip(fields[::2], fields[1::2], strict=True)]
 
     async def count(self, tenant: str) -> int:
         """Count the index."""
@@ -301,7 +278,7 @@ class RedisStore:
         try:
             head = await self.load_head(key, with_state=False)
         except (Gone, NotFound):
-            await self._creations.release(key, b"")
+            await self._release(key, b"")
             return None
         except StateCorrupt:
             return None
@@ -322,11 +299,11 @@ class RedisStore:
                 return ended
 
     async def _end_if_due(self, key: SessionKey) -> bool:
-        fields = await self._creations.look_at(key)
+        fields = await self._look_at(key)
         if fields[0] in (b"OK", b"FORM"):
             await self._reindex(key, fields[4] if fields[0] == b"OK" else fields[1])
             return False
-        await self._creations.release(key, fields[3] if fields[0] == b"GONE" else b"")
+        await self._release(key, fields[3] if fields[0] == b"GONE" else b"")
         return True
 
     async def _reindex(self, key: SessionKey, expires_at_ms: bytes) -> None:
@@ -374,21 +351,21 @@ def _named(name: str, entry: bytes, state_bytes: int) -> NamedSnapshot:
         raise StateCorrupt("a named snapshot in the store cannot be read") from error
 
 
-def _commit_outcome(after: Revision, fields: Sequence[Any]) -> CommitOutcome:
+def _commit_outcome(commit: Commit, fields: Sequence[Any]) -> CommitOutcome:
     match fields[0]:
         case b"OK":
-            return Committed(revision=after, expires_at_ms=int(fields[2]))
+            return Committed(revision=commit.revision, expires_at_ms=int(fields[2]))
         case b"REPLAY" | b"MISMATCH":
             return _known(fields)
         case b"MOVED":
-            return Moved(current=int(fields[1]))
+            raise VersionMismatch(commit.if_match or 0, int(fields[1]))
         case _:
             return Stale(current=Revision(int(fields[1]), fields[2]))
 
 
-def _known(fields: Sequence[Any]) -> Replayed | Mismatch:
+def _known(fields: Sequence[Any]) -> Replayed:
     if fields[0] == b"MISMATCH":
-        return Mismatch()
+        raise IdempotencyMismatch
     try:
         return Replayed(
             version=int(fields[1]),

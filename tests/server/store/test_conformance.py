@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from rlstm_server.errors import Gone, InvalidField, NotFound, SessionExists, TooLarge
+from rlstm_server.errors import Gone, InvalidField, NotFound, SessionExists, TooLarge, VersionMismatch
 from rlstm_server.store.base import (
     Committed,
     Created,
     CreationReplayed,
-    Moved,
     NamedSnapshot,
     Replayed,
     Retention,
@@ -205,11 +204,12 @@ async def test_if_match_refuses_another_version(store, build):
     key, start = await build.session(store)
     one = await store.commit(build.commit(key, start))
 
-    stale_too = await store.commit(build.commit(key, start, if_match=0))
-    right_state = await store.commit(build.commit(key, one.revision, if_match=7))
+    for stale_too, wrong in ((start, 0), (one.revision, 7)):
+        with pytest.raises(VersionMismatch) as moved:
+            await store.commit(build.commit(key, stale_too, if_match=wrong))
+        assert moved.value.facts == {"wanted": wrong, "version": 1}
     right = await store.commit(build.commit(key, one.revision, if_match=1))
 
-    assert stale_too == right_state == Moved(current=1)
     assert right.revision.version == 2
 
 

@@ -104,7 +104,7 @@ class World:
         self.note("told", attempt, attempt.error or attempt.outcome)
         intent, answer = attempt.intent, attempt.answer
         if intent.kind == "export" and attempt.outcome == "answered":
-            self.exports.append(answer[1])
+            self.exports.append(answer.data)
         if intent.kind == "name" and attempt.outcome == "answered":
             self.snapshots.setdefault(intent.session, []).append(answer.snapshot.name)
         if intent.kind in MAKES and attempt.outcome == "answered":
