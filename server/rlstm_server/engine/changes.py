@@ -11,8 +11,7 @@ from functools import partial
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.answers import info_of, session_info
-from rlstm_server.engine.queue import Task
-from rlstm_server.engine.quotas import Charge
+from rlstm_server.engine.queue import Charge, Task
 from rlstm_server.engine.reading import Piece, read_passage, read_piece
 from rlstm_server.engine.session import Sessions, Staged
 from rlstm_server.engine.snapshots import NamedSnapshots

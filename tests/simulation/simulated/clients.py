@@ -227,5 +227,5 @@ CALLS: Final[dict[str, str]] = {
 async def _read_stream(engine: Engine, request: SessionGenerate, attempt: Attempt) -> None:
     """Read a stream to its end; every event reaches the client as it comes."""
     async with aclosing(engine.generate_in_session(request)) as events:
-        async for event in events:
-            attempt.events.append(event)
+        async for batch in events:
+            attempt.events += batch

@@ -18,11 +18,6 @@ from rlstm_training.evaluation.evaluation import static_loss
 from rlstm_training.recipes import RECIPES
 
 
-def said(done):
-    """A message on standard error, out of its frame."""
-    return " ".join(done.stderr.replace("│", " ").split())
-
-
 def test_training_leaves_a_model_and_its_curves(rlstm, trained, own_folder, tmp_path):
     """A checkpoint that loads, with a card; metrics and TensorBoard events in the run directory.
 
@@ -156,7 +151,7 @@ def test_wrong_usage_names_the_option(rlstm, trained):
     ]:
         done = rlstm(*words)
         assert done.exit_code == 2, words
-        assert name in said(done)
+        assert name in done.stderr
 
 
 def test_an_error_that_is_foreseen_is_one_line():

@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import reduce, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
@@ -56,15 +56,7 @@ def given(name: str, group: type[Any], **defaults: Any) -> Decorator:
             more["default"] = defaults.get(each.name, each.default)
             asked[each.name] = click.option(each.name, *flags or _flag(each.name), **more)
 
-    def decorate(function: Function) -> Function:
-        @wraps(function)
-        def run(**values: Any) -> Any:
-            own = {each: values.pop(each) for each in asked}
-            return function(**values, **{name: group(**own)})
-
-        return _with(asked, run)
-
-    return decorate
+    return _taking(asked, lambda own: {name: group(**own)})
 
 
 def _flag(name: str) -> tuple[str]:
@@ -89,8 +81,21 @@ def _kind(hint: Any) -> dict[str, Any]:
     return {**_kind(inner), "multiple": True}
 
 
-def _with(options: dict[str, Decorator], run: Function) -> Function:
-    return reduce(lambda function, option: option(function), reversed(options.values()), run)
+def _taking(asked: dict[str, Decorator], make: Callable[[dict[str, Any]], dict[str, Any]]) -> Decorator:
+    """Give a command options, of whose values it gets what is made of them."""
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def run(**values: Any) -> Any:
+            own = {name: values.pop(name) for name in asked}
+            return function(**values, **make(own))
+
+        command: Function = run
+        for option in reversed(asked.values()):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,17 +212,7 @@ _ELSEWHERE: Final = {"items", "tokens", "text", "context_tokens", "scores", "log
 
 def options(group: Any, *without: str) -> Decorator:
     """Give a command options for the clients' own, a TypedDict; of these it gets what was given."""
-    found = dict(_options(group, {*_ELSEWHERE, *without}))
-
-    def decorate(function: Function) -> Function:
-        @wraps(function)
-        def run(**given: Any) -> Any:
-            asked = {name: given.pop(name) for name in found}
-            return function(**given, **_as_options(asked))
-
-        return _with(found, run)
-
-    return decorate
+    return _taking(dict(_options(group, {*_ELSEWHERE, *without})), _as_options)
 
 
 def _options(group: Any, without: set[str]) -> Iterator[tuple[str, Decorator]]:
