@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import shutil
 import tempfile
 import time
 import uuid
@@ -29,8 +28,8 @@ from rlstm_server.store.memory_store import MemoryStore
 from rlstm_server.store.redis_store import RedisStore
 
 from .proxy import FaultyProxy
+from .servers import DEPLOY, program
 
-DEPLOY = Path(__file__).parents[3] / "deploy" / "redis"
 HOUR_MS = 3_600_000
 
 
@@ -84,10 +83,7 @@ def embedded_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def debian_url() -> Iterator[str]:
     """The address of a redis-server from PATH that all tests share."""
-    binary = shutil.which("redis-server")
-    if binary is None:
-        pytest.skip("no redis-server on PATH (Debian: apt-get install redis-server)")
-    yield from _serve(Path(binary))
+    yield from _serve(program("redis"))
 
 
 @pytest.fixture
