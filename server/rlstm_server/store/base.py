@@ -378,13 +378,8 @@ class SessionStore(Protocol):
         ...
 
 
-def new_session_id() -> str:
-    """Draw 128 random bits as 32 hexadecimal digits; never used again."""
-    return secrets.token_hex(16)
-
-
-def new_operation_id() -> str:
-    """Draw an id for an operation whose client gave no idempotency key."""
+def new_id() -> str:
+    """Draw 128 random bits as 32 hexadecimal digits, for a session or an operation; never used again."""
     return secrets.token_hex(16)
 
 

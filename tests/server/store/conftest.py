@@ -20,8 +20,7 @@ from rlstm_server.store.base import (
     Revision,
     SessionKey,
     SessionStore,
-    new_operation_id,
-    new_session_id,
+    new_id,
 )
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.memory_store import MemoryStore
@@ -145,8 +144,8 @@ class Builder:
     def creation(self, **changes: object) -> Creation:
         """Return a creation of a fresh session."""
         values: dict[str, object] = {
-            "key": SessionKey(self.tenant, new_session_id()),
-            "operation_id": new_operation_id(),
+            "key": SessionKey(self.tenant, new_id()),
+            "operation_id": new_id(),
             "body_hash": b"c" * 32,
             "name": None,
             "info": b"{}",
@@ -161,7 +160,7 @@ class Builder:
         number = expects.version + 1
         values: dict[str, object] = {
             "key": key,
-            "operation_id": new_operation_id(),
+            "operation_id": new_id(),
             "body_hash": b"b" * 32,
             "if_match": None,
             "expects": expects,
