@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 TEXT = "the quick brown fox jumps over the lazy dog\n"
 ROOM = 512 << 20
-DISK = 400_000
+DISK = 6_000_000
 
 
 def set_room(store, room_bytes):
