@@ -245,7 +245,8 @@ class File:
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     """Open a file to read, one of gzip's unpacked. Raises OSError for one that is damaged, too."""
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+    opened: Any = gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+    with opened as file:
         try:
             yield file
         except (EOFError, zlib.error) as error:
