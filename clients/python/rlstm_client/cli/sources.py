@@ -245,8 +245,8 @@ class File:
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     """Open a file to read, one of gzip's unpacked. Raises OSError for one that is damaged, too."""
-    opened: Any = gzip.open(path) if path.suffix == ".gz" else path.open("rb")
-    with opened as file:
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rb") as file:
         try:
             yield file
         except (EOFError, zlib.error) as error:
