@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 from tests.server.store.servers import Server, program
-from tests.servers import free_ports
 
 from . import replicas
 from .history import History
@@ -23,16 +22,6 @@ class Sizes:
     pauses: int
     stalls: int
     stall_seconds: float
-
-    @property
-    def store_kills(self):
-        """One in ten of the first."""
-        return max(1, self.kills // 10)
-
-    @property
-    def other_store_kills(self):
-        """One in ten of the others."""
-        return max(1, self.other_kills // 10)
 
 
 FULL = Sizes(kills=200, other_kills=50, pauses=70, stalls=12, stall_seconds=8.0)
@@ -99,9 +88,3 @@ def serve(context, tiny_checkpoint, tmp_path):
             store.close()
 
     return running
-
-
-@pytest.fixture
-def free_port():
-    """Give a port for a store that somebody must know before it starts."""
-    return free_ports(1)[0]
