@@ -48,7 +48,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def read_state_dict(path: Path) -> Arrays:
-    """The tensors in a safetensors file, or in a state dict that torch saved. Raises ImportRefused, OSError."""
+    """The tensors of a safetensors file, or a state dict that torch saved. Raises ImportRefused, OSError."""
     try:
         with path.open("rb") as file:
             begins = file.read(4)
