@@ -36,13 +36,6 @@ def sizes():
     return replace(chosen, kills=kills, other_kills=min(kills, chosen.other_kills))
 
 
-@pytest.fixture(scope="session")
-def context():
-    """Give the context that forks replicas; one for all tests."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    return replicas.fork_server()
-
-
 @dataclass(frozen=True)
 class Service:
     """Replicas on one store, what breaks them, and what their clients are told."""
@@ -54,7 +47,7 @@ class Service:
 
 
 @pytest.fixture
-def serve(context, tiny_checkpoint, tmp_path):
+def serve(tiny_checkpoint, tmp_path):
     """Give what runs a service, to be entered with `async with`.
 
     kind       of the store: `valkey` (the packaged one) or `redis` (the system's)
@@ -82,7 +75,7 @@ def serve(context, tiny_checkpoint, tmp_path):
                 "threads": 1,
                 "redis_url": address or store.url,
             } | (settings or {})
-            async with replicas.running(context, tmp_path, chosen, [0] * seats) as fleet:
+            async with replicas.running(tmp_path, chosen, [0] * seats) as fleet:
                 yield Service(store, fleet, Nemesis(fleet, store, seed), History())
         finally:
             store.close()

@@ -150,7 +150,7 @@ def _detail(fault: Mapping[str, Any], schema: type[BaseModel] | None) -> str:
         if schema is not None and part in schema.model_fields:
             schema = _model_in(schema.model_fields[part].annotation)
     is_unknown = fault["type"] == "extra_forbidden" and FIELD_NAME.fullmatch(name)
-    near = get_close_matches(name, schema.model_fields, n=1) if schema and is_unknown else ()
+    near = get_close_matches(name, schema.model_fields, n=1, cutoff=0.7) if schema and is_unknown else ()
     return reason(fault) + "".join(f"; {field} may be meant" for field in near)
 
 
