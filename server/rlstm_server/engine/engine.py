@@ -61,7 +61,7 @@ class Engine:
         self.models = models
         if models.device == "cpu" and threads is not None:
             native.set_threads(threads)
-        self.worker = Worker(metrics, self.limits.queued_jobs, rows, limits=self.limits)
+        self.worker = Worker(metrics, self.limits.queued_jobs, rows)
         self._metrics = metrics
         self._store = metered(store, metrics)
         tier: Tier = "host" if models.device == "cpu" else "device"

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from rlstm_server.errors import IdempotencyMismatch, NotFound, OutcomeUnknown, SessionExists, StoreUnavailable
 from rlstm_server.store.base import (
-    Created,
     Creation,
     CreationOutcome,
     CreationReplayed,
@@ -85,12 +84,13 @@ class RedisCreations:
             changes=False,  # nobody knows of it yet
         )
         return Head(
+            key=creation.key,
             revision=revision,
             name=creation.name,
             info=creation.info,
             state=creation.state,
-            created_at_ms=int(reply.content[1]),
-            expires_at_ms=int(reply.content[2]),
+            created_at_ms=int(reply[1]),
+            expires_at_ms=int(reply[2]),
             ttl_ms=creation.ttl_ms,
         )
 
@@ -137,7 +137,7 @@ class RedisCreations:
         with suppress(StoreUnavailable):  # it has an expiry
             await self._link.session("withdraw", key, changes=False)
 
-    async def _make_permanent(self, creation: Creation, head: Head) -> Created | None:
+    async def _make_permanent(self, creation: Creation, head: Head) -> Head | None:
         try:
             name = (creation.name or "").encode()
             answer = await self._confirm(creation.key, name, creation.operation_id)
@@ -145,7 +145,7 @@ class RedisCreations:
             raise OutcomeUnknown(
                 "the store did not confirm the new session; repeat with the same key"
             ) from error
-        return None if answer is None else Created(head=head)
+        return None if answer is None else head
 
     async def _confirm(self, key: SessionKey, name: bytes, operation_id: str) -> bytes | None:
         """Make a placed session permanent; None, and its hints removed, when it is not there any more."""
@@ -154,11 +154,10 @@ class RedisCreations:
         except NotFound:
             await self._release(key, name, operation_id)
             return None
-        return bytes(reply.content[1])
+        return bytes(reply[1])
 
     async def _look_at(self, key: SessionKey) -> Sequence[Any]:
         """Return a session's head without its state, or the reply that says why there is none."""
-        reply = await self._link.session(
+        return await self._link.session(
             "load", key, self._limits.tombstone_ms, 0, "", b"", changes=False, absent=True
         )
-        return reply.content  # type: ignore[no-any-return]
