@@ -130,7 +130,7 @@ class Changes:
 
     async def _info(self, key: SessionKey, known: Replayed) -> SessionInfo:
         head = await self.sessions.store.load_head(key, with_state=False)
-        present = session_info(key.session_id, head)
+        present = session_info(head)
         # Metadata of long ago are stored no longer; the present ones are the best that is known.
         metadata = present.metadata if known.details is None else answers.parse(known.details or b"{}")
         return replace(answers.read_session(known.summary), expires_at=present.expires_at, metadata=metadata)

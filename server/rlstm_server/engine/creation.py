@@ -31,7 +31,6 @@ from rlstm_server.schemas.sessions import (
 )
 from rlstm_server.schemas.text import AdaptationChoice
 from rlstm_server.store.base import (
-    Created,
     Creation,
     CreationReplayed,
     Revision,
@@ -174,12 +173,12 @@ class Creator:
                 brought=brought,
             )
             outcome = await task.commit(self.sessions.store.create(creation))
-        if not isinstance(outcome, Created):
+        if isinstance(outcome, CreationReplayed):
             return await self._repeated(task, outcome)
         task.took_effect = True
         self.sessions.metrics.sessions_created.inc()
-        self.sessions.cache.put(replace(copy, facts=replace(facts, created_at_ms=outcome.head.created_at_ms)))
-        return self._answer(session_info(key.session_id, outcome.head), replayed=False)
+        self.sessions.cache.put(replace(copy, facts=replace(facts, created_at_ms=outcome.created_at_ms)))
+        return self._answer(session_info(outcome), replayed=False)
 
     async def _repeated(self, task: Task[CreatedSession], outcome: CreationReplayed) -> CreatedSession:
         task.took_effect = True
@@ -207,7 +206,7 @@ class Creator:
         """Describe a session that was made with its first text: whatever fails now, it was."""
         try:
             head = await self.sessions.store.load_head(SessionKey(tenant, session), with_state=False)
-            return session_info(session, head)
+            return session_info(head)
         except ServerError as error:
             error.applied = "yes"
             raise

@@ -9,7 +9,7 @@ from typing import Final
 
 from rlstm_server.caller import Call
 from rlstm_server.errors import Gone, NotFound, RateLimited, StateCorrupt
-from rlstm_server.store.base import Listed, SessionKey, SessionStore
+from rlstm_server.store.base import Head, SessionKey, SessionStore
 
 COUNT_SECONDS: Final = 2.0
 """How long the bytes that a tenant keeps need not be counted again."""
@@ -42,7 +42,7 @@ class StorageQuota:
     """
 
     store: SessionStore
-    state_bytes: Callable[[Listed], int]
+    state_bytes: Callable[[Head], int]
     _tenants: dict[str, _Tenant] = field(default_factory=dict)
 
     @asynccontextmanager
@@ -72,9 +72,8 @@ class StorageQuota:
         began, total, cursor = time.monotonic(), 0, None
         while True:
             page = await self.store.list(tenant, limit=PAGE, cursor=cursor)
-            total += sum(self.state_bytes(listed) for listed in page.sessions)
-            keys = (SessionKey(tenant, listed.session_id) for listed in page.sessions)
-            total += sum(await asyncio.gather(*(self._named_bytes(key) for key in keys)))
+            total += sum(self.state_bytes(head) for head in page.sessions)
+            total += sum(await asyncio.gather(*(self._named_bytes(head.key) for head in page.sessions)))
             if (cursor := page.cursor) is None:
                 break
         ended = time.monotonic()

@@ -247,7 +247,7 @@ class Sessions(SessionQueues):
         head = await self.store.load_head(session_key(call), with_state=False)
         if min_version is not None and head.version < min_version:
             raise VersionMismatch(min_version, head.version)
-        return session_info(call.session, head)
+        return session_info(head)
 
     async def note(self, call: Call, min_version: int | None = None) -> NoteAnswer:
         """What the client keeps with one. Raises NotFound, Gone, VersionMismatch below `min_version`."""
@@ -270,9 +270,9 @@ class Sessions(SessionQueues):
                 return SessionPage(sessions=(), cursor=None)
         page = await self.store.list(call.tenant, limit=limit, cursor=cursor)
         sessions = []
-        for listed in page.sessions:
+        for head in page.sessions:
             try:
-                sessions.append(session_info(listed.session_id, listed.head))
+                sessions.append(session_info(head))
             except StateCorrupt:
                 self.metrics.restore_failures.labels("schema").inc()
         return SessionPage(sessions=tuple(sessions), cursor=page.cursor)

@@ -110,6 +110,7 @@ class Head:
     state   None when the caller asked for none or already has this revision
     """
 
+    key: SessionKey
     revision: Revision
     name: str | None
     info: bytes
@@ -180,13 +181,6 @@ class Commit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Created:
-    """The session exists now."""
-
-    head: Head
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class CreationReplayed:
     """The operation id made this session before; `answer` is what it was told then."""
 
@@ -229,7 +223,7 @@ class Stale:
     current: Revision
 
 
-CreationOutcome = Created | CreationReplayed
+CreationOutcome = Head | CreationReplayed
 CommitOutcome = Committed | Replayed | Stale
 
 
@@ -245,18 +239,10 @@ class NamedSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Listed:
-    """A session in a listing; its head has no state."""
-
-    session_id: str
-    head: Head
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """Sessions in the order of their creation, and the cursor of the next page (None: that was all)."""
+    """Sessions in the order of their creation, without states, and the cursor of the next page, if any."""
 
-    sessions: tuple[Listed, ...]
+    sessions: tuple[Head, ...]
     cursor: str | None
 
 
@@ -284,7 +270,7 @@ class SessionStore(Protocol):
         ...
 
     async def create(self, creation: Creation) -> CreationOutcome:
-        """Make a session at version 0.
+        """Make a session at version 0, and return its head.
 
         Raises errors.SessionExists if another live session of the tenant has the name, errors.StoreFull,
         errors.IdempotencyMismatch, and errors.Gone when the operation made a session that has ended since.
@@ -361,7 +347,7 @@ class SessionStore(Protocol):
         places = await self._places(tenant, _read_cursor(cursor), limit)
         found = [await self._listed(SessionKey(tenant, session_id)) for _, session_id in places]
         return Page(
-            sessions=tuple(listed for listed in found if listed is not None),
+            sessions=tuple(head for head in found if head is not None),
             cursor="{}.{}".format(*places[-1]) if len(places) == limit else None,
         )
 
@@ -369,8 +355,8 @@ class SessionStore(Protocol):
         """Return the next sessions by when they were made, and by id; some may have ended."""
         ...
 
-    async def _listed(self, key: SessionKey) -> Listed | None:
-        """Return a session as it is listed, None for one that has ended."""
+    async def _listed(self, key: SessionKey) -> Head | None:
+        """Return a session without its state, None for one that has ended."""
         ...
 
     async def count(self, tenant: str) -> int:

@@ -26,12 +26,10 @@ from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
     Committed,
-    Created,
     Creation,
     CreationOutcome,
     CreationReplayed,
     Head,
-    Listed,
     NamedSnapshot,
     Replayed,
     Retention,
@@ -82,6 +80,7 @@ class History:
     def __init__(self, creation: Creation, limits: Retention, now_ms: int) -> None:
         self._limits = limits
         self.head = Head(
+            key=creation.key,
             revision=creation.revision,
             name=creation.name,
             info=creation.info,
@@ -219,7 +218,7 @@ class MemoryStore(SessionStore):
         remember(made, creation.operation_id, done, self._created + 1)
         if len(made) > limits.operations:
             del made[next(iter(made))]
-        return Created(head=history.head)
+        return history.head
 
     async def load_head(
         self, key: SessionKey, *, known: Revision | None = None, with_state: bool = True
@@ -321,8 +320,8 @@ class MemoryStore(SessionStore):
         living = [(h.head.created_at_ms, key.session_id) for key, h in self._living_of(tenant)]
         return sorted(place for place in living if place > after)[:limit]
 
-    async def _listed(self, key: SessionKey) -> Listed | None:
-        return Listed(session_id=key.session_id, head=await self.load_head(key, with_state=False))
+    async def _listed(self, key: SessionKey) -> Head | None:
+        return await self.load_head(key, with_state=False)
 
     async def count(self, tenant: str) -> int:
         """Count the tenant's sessions."""

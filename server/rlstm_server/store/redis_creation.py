@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from rlstm_server.errors import IdempotencyMismatch, NotFound, OutcomeUnknown, SessionExists, StoreUnavailable
 from rlstm_server.store.base import (
-    Created,
     Creation,
     CreationOutcome,
     CreationReplayed,
@@ -85,6 +84,7 @@ class RedisCreations:
             changes=False,  # nobody knows of it yet
         )
         return Head(
+            key=creation.key,
             revision=revision,
             name=creation.name,
             info=creation.info,
@@ -137,7 +137,7 @@ class RedisCreations:
         with suppress(StoreUnavailable):  # it has an expiry
             await self._link.session("withdraw", key, changes=False)
 
-    async def _make_permanent(self, creation: Creation, head: Head) -> Created | None:
+    async def _make_permanent(self, creation: Creation, head: Head) -> Head | None:
         try:
             name = (creation.name or "").encode()
             answer = await self._confirm(creation.key, name, creation.operation_id)
@@ -145,7 +145,7 @@ class RedisCreations:
             raise OutcomeUnknown(
                 "the store did not confirm the new session; repeat with the same key"
             ) from error
-        return None if answer is None else Created(head=head)
+        return None if answer is None else head
 
     async def _confirm(self, key: SessionKey, name: bytes, operation_id: str) -> bytes | None:
         """Make a placed session permanent; None, and its hints removed, when it is not there any more."""

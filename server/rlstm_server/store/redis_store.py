@@ -30,7 +30,6 @@ from rlstm_server.store.base import (
     Creation,
     CreationOutcome,
     Head,
-    Listed,
     NamedSnapshot,
     Replayed,
     Retention,
@@ -122,7 +121,7 @@ class RedisStore(RedisCreations, SessionStore):
         reply = await self._link.session(
             "load", key, self._limits.tombstone_ms, int(with_state), version, chain, changes=False
         )
-        return _head(reply.content)
+        return _head(key, reply.content)
 
     async def commit(self, commit: Commit) -> CommitOutcome:
         """Apply one operation, in one round trip; one whose reply is lost is the caller's to send again."""
@@ -274,15 +273,14 @@ class RedisStore(RedisCreations, SessionStore):
             changes=True,
         )
 
-    async def _listed(self, key: SessionKey) -> Listed | None:
+    async def _listed(self, key: SessionKey) -> Head | None:
         try:
-            head = await self.load_head(key, with_state=False)
+            return await self.load_head(key, with_state=False)
         except (Gone, NotFound):
             await self._release(key, b"")
             return None
         except StateCorrupt:
             return None
-        return Listed(session_id=key.session_id, head=head)
 
     async def _sweep(self, tenant: str, at_once: int) -> int:
         """End all that are due; one that cannot be looked at now is passed by."""
@@ -321,10 +319,11 @@ def _usage(info: bytes) -> StoreUsage:
     )
 
 
-def _head(reply: Sequence[Any]) -> Head:
+def _head(key: SessionKey, reply: Sequence[Any]) -> Head:
     _, version, chain, created_at, expires_at, ttl, name, info, *state = reply
     try:
         return Head(
+            key=key,
             revision=Revision(int(version), chain),
             name=name.decode() or None,
             info=info,

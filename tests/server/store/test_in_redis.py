@@ -16,7 +16,7 @@ from rlstm_server.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from rlstm_server.store.base import Committed, Created, CreationReplayed, Replayed, Retention
+from rlstm_server.store.base import Committed, CreationReplayed, Head, Replayed, Retention
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.redis_client import session_key, tenant_key
 from rlstm_server.store.redis_store import RedisStore
@@ -113,7 +113,7 @@ async def test_a_creation_survives_a_lost_reply_at_any_step(through, proxy, admi
     proxy.faults = ["none"] * step + ["cut"]
     creation = build.creation(operation_id="key", name="diary")
 
-    assert isinstance(await through.create(creation), Created)
+    assert isinstance(await through.create(creation), Head)
 
     repeat = await through.create(build.creation(operation_id="key", name="diary"))
     assert repeat == CreationReplayed(session_id=creation.key.session_id, answer=b"created")
@@ -138,8 +138,8 @@ async def test_a_creation_cut_short_leaves_name_and_id_free(store, embedded_url,
     by_name = await store.create(build.creation(name="diary"))
     by_operation = await store.create(build.creation(operation_id="key"))
 
-    assert isinstance(by_name, Created)
-    assert isinstance(by_operation, Created)
+    assert isinstance(by_name, Head)
+    assert isinstance(by_operation, Head)
     assert await store.count(build.tenant) == 2
 
 
@@ -236,8 +236,8 @@ async def test_new_sessions_leave_room_for_live_ones(embedded_url, build):
     with pytest.raises(StoreFull):
         await stricter.create(build.creation(brought=True))
 
-    assert isinstance(await strict.create(build.creation(brought=True)), Created)
-    assert isinstance(await stricter.create(build.creation()), Created)
+    assert isinstance(await strict.create(build.creation(brought=True)), Head)
+    assert isinstance(await stricter.create(build.creation()), Head)
     assert isinstance(await strict.commit(build.commit(key, start)), Committed)
     for one in (store, strict, stricter):
         await one.close()

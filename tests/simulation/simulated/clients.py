@@ -158,19 +158,20 @@ class Client:
         draw = self._draw
         for number in range(tries):
             if draw.random() < 0.08 and intent.key is not None:
-                await asyncio.gather(self._ask(intent), self._ask(intent))
+                await asyncio.gather(self.ask(intent), self.ask(intent))
             else:
-                await self._ask(intent)
+                await self.ask(intent)
             if intent.settled or (intent.key is None and intent.kind not in ENDS):
                 break
             await asyncio.sleep(draw.random() * 2.0**number * 0.3)
         if intent.key is not None and intent.settled and draw.random() < 0.15:
-            await self._ask(intent)
+            await self.ask(intent)
         if intent.kind == "append" and intent.key is not None and draw.random() < 0.08:
             await self._misuse(intent)
 
-    async def _ask(self, intent: Intent) -> None:
-        replica: Replica = self._world.replica_for(intent, self._draw)
+    async def ask(self, intent: Intent, replica: Replica | None = None) -> Attempt:
+        """Ask once: this replica, or one that seems to be up."""
+        replica = replica or self._world.replica_for(intent, self._draw)
         floor = self._world.floors.get(intent.session, 0)
         attempt = Attempt(intent, self._again(intent), replica.name, self._world.loop.time(), floor=floor)
         intent.attempts.append(attempt)
@@ -179,6 +180,7 @@ class Client:
         self._world.asked(attempt)
         await replica.ask(attempt, work_of(attempt), patience_s=patience)
         self._world.told(attempt)
+        return attempt
 
     def _again(self, intent: Intent) -> Any:
         """The request of an intent; a reader whose stream broke off may say which event came last."""
@@ -196,7 +198,7 @@ class Client:
         other = intent.request.model_copy(update={"text": intent.request.text + "j"})
         misuse = Intent(f"{intent.name}.misuse", "misuse", intent.session, intent.key, other)
         self._world.intents.append(misuse)
-        await self._ask(misuse)
+        await self.ask(misuse)
 
 
 def work_of(attempt: Attempt) -> Work:

@@ -168,10 +168,8 @@ class Work:
         asked, vocab = self.asked, self.checkpoint.vocab
         if not asked.search:
             return None
-        statistics, passages = (
-            Statistics(heads=asked.heads, segments=asked.segments),
-            self._validation(asked.search_tokens),
-        )
+        statistics = Statistics(heads=asked.heads, segments=asked.segments)
+        passages = self._validation(asked.search_tokens)
         measurements = measurements_of(self.checkpoint, self.device, self._sources, statistics)
         grid, temperature = asked.grid(Grid.usual(vocab.kind)), self.temperature
         return choose_rule(measurements, passages, grid, experts=asked.experts, temperature=temperature)

@@ -1,13 +1,11 @@
 """Where the lines of a log come from: standard input, or files, as they grow and are rotated."""
 
 import asyncio
-import bz2
 import codecs
 import errno
 import glob
 import gzip
 import hashlib
-import lzma
 import os
 import re
 import sys
@@ -33,7 +31,6 @@ _CHUNK: Final = 65_536
 _LOOK_SECONDS: Final = 0.5
 _HEAD_BYTES: Final = 256
 _ROTATED: Final = re.compile(r"[-._]\d[-._:T\d]*(\.[a-z]\w*)?")  # .1, -20261130, .2.gz
-_PACKED: Final[Mapping[str, Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 AS_LOGS: Final = How(invalid="replace")
 
@@ -247,11 +244,12 @@ class File:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file to read, out of its packing. Raises OSError for one that is damaged, too."""
-    with _PACKED.get(path.suffix, open)(path, "rb") as file:
+    """Open a file to read, one of gzip's unpacked. Raises OSError for one that is damaged, too."""
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rb") as file:
         try:
             yield file
-        except (EOFError, lzma.LZMAError, zlib.error) as error:
+        except (EOFError, zlib.error) as error:
             raise OSError(errno.EIO, f"is damaged, or still being written: {error}", str(path)) from error
 
 
