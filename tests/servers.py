@@ -1,6 +1,7 @@
 """Real server processes on free ports."""
 
 import os
+import random
 import re
 import signal
 import socket
@@ -17,12 +18,15 @@ ADDRESS = re.compile(r"http://\S+:\d+")
 
 
 def free_ports(count):
-    """So many ports that nobody listens on."""
+    """So many ports that nobody listens on, below those that the system gives to connections."""
     with ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
+        ports = []
+        while len(ports) < count:
+            held, port = stack.enter_context(socket.socket()), random.randrange(20_000, 32_000)
+            with suppress(OSError):
+                held.bind(("127.0.0.1", port))
+                ports.append(port)
+        return ports
 
 
 def until(condition, *, within=20.0, passing=(OSError,), said=lambda: "it did not come to pass"):

@@ -145,12 +145,12 @@ def invalid_fields(
 
 def _detail(fault: Mapping[str, Any], schema: type[BaseModel] | None) -> str:
     """Say what is wrong; of a field that is none also which one it is like."""
-    *place, name = fault["loc"] or ("",)
+    *place, name = map(str, fault["loc"] or ("",))
     for part in place:
         if schema is not None and part in schema.model_fields:
             schema = _model_in(schema.model_fields[part].annotation)
-    known = () if schema is None else schema.model_fields
-    near = get_close_matches(str(name), known, n=1) if fault["type"] == "extra_forbidden" else ()
+    is_unknown = fault["type"] == "extra_forbidden" and FIELD_NAME.fullmatch(name)
+    near = get_close_matches(name, schema.model_fields, n=1, cutoff=0.7) if schema and is_unknown else ()
     return reason(fault) + "".join(f"; {field} may be meant" for field in near)
 
 

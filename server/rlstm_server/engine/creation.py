@@ -35,7 +35,7 @@ from rlstm_server.store.base import (
     CreationReplayed,
     Revision,
     SessionKey,
-    new_session_id,
+    new_id,
 )
 
 FIRST: Final = "#first"
@@ -138,7 +138,7 @@ class Creator:
         or a quota was full. `brought`: its state comes from elsewhere. Raises RateLimited, StoreFull,
         SessionExists, IdempotencyMismatch, Gone, and whatever `begin` raises.
         """
-        key = SessionKey(call.tenant, new_session_id())
+        key = SessionKey(call.tenant, new_id())
 
         async def work(task: Task[CreatedSession]) -> CreatedSession:
             try:

@@ -28,7 +28,7 @@ from rlstm_server.errors import (
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.generation import CompletionEvent, EndEvent, TokenEvent
 from rlstm_server.schemas.text import Timings
-from rlstm_server.store.base import SessionKey, new_operation_id
+from rlstm_server.store.base import SessionKey, new_id
 
 COMMIT_SECONDS: Final = 3.0
 """How long a commit may be on its way."""
@@ -231,7 +231,7 @@ class SessionQueues:
                     f"{self.queued_operations} operations of this session wait already", retry_after=1
                 )
             self._queues[key], work = queue, partial(queue.in_turn, queue.failures, work)
-        task = Task[Result](call, key, call.key or new_operation_id(), body_hash, call.if_match)
+        task = Task[Result](call, key, call.key or new_id(), body_hash, call.if_match)
         task.task = asyncio.ensure_future(work(task))
         if queue is not None:
             queue.tasks.append(task)

@@ -52,7 +52,7 @@ from rlstm_server.schemas.generation import (
 )
 from rlstm_server.schemas.text import EngineIdentity
 from rlstm_server.settings import Limits
-from rlstm_server.store.base import MAX_SUMMARY_BYTES, Replayed, SessionKey, new_operation_id
+from rlstm_server.store.base import MAX_SUMMARY_BYTES, Replayed, SessionKey, new_id
 
 CHUNK: Final = 16
 """Tokens between two commits: so many at least, but at the end."""
@@ -226,7 +226,7 @@ class _Text:
 
     def __post_init__(self) -> None:
         request = self.request
-        self.operation_id = request.call.key or new_operation_id()
+        self.operation_id = request.call.key or new_id()
         self.version: int | None = None
         self.progress = Progress(
             settings=request.settings, seed=_seed(request), learn=request.learn_from_output

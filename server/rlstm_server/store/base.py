@@ -342,8 +342,6 @@ class SessionStore(Protocol):
 
     async def list(self, tenant: str, *, limit: int = 100, cursor: str | None = None) -> Page:
         """Return one page of the tenant's sessions. Raises errors.InvalidField for a cursor that is none."""
-        if limit < 1:
-            raise InvalidField("limit", "limit must be at least 1")
         places = await self._places(tenant, _read_cursor(cursor), limit)
         found = [await self._listed(SessionKey(tenant, session_id)) for _, session_id in places]
         return Page(
@@ -380,13 +378,8 @@ class SessionStore(Protocol):
         ...
 
 
-def new_session_id() -> str:
-    """Draw 128 random bits as 32 hexadecimal digits; never used again."""
-    return secrets.token_hex(16)
-
-
-def new_operation_id() -> str:
-    """Draw an id for an operation whose client gave no idempotency key."""
+def new_id() -> str:
+    """Draw 128 random bits as 32 hexadecimal digits, for a session or an operation; never used again."""
     return secrets.token_hex(16)
 
 

@@ -89,8 +89,8 @@ class RedisCreations:
             name=creation.name,
             info=creation.info,
             state=creation.state,
-            created_at_ms=int(reply.content[1]),
-            expires_at_ms=int(reply.content[2]),
+            created_at_ms=int(reply[1]),
+            expires_at_ms=int(reply[2]),
             ttl_ms=creation.ttl_ms,
         )
 
@@ -154,11 +154,10 @@ class RedisCreations:
         except NotFound:
             await self._release(key, name, operation_id)
             return None
-        return bytes(reply.content[1])
+        return bytes(reply[1])
 
     async def _look_at(self, key: SessionKey) -> Sequence[Any]:
         """Return a session's head without its state, or the reply that says why there is none."""
-        reply = await self._link.session(
+        return await self._link.session(
             "load", key, self._limits.tombstone_ms, 0, "", b"", changes=False, absent=True
         )
-        return reply.content  # type: ignore[no-any-return]

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from rlstm_server.errors import (
     Gone,
-    IdempotencyMismatch,
     InternalError,
     NotFound,
     SnapshotExists,
@@ -46,7 +45,7 @@ from rlstm_server.store.redis_check import (
     find_concerns,
     read_servers,
 )
-from rlstm_server.store.redis_client import RedisLink, Reply, tenant_key
+from rlstm_server.store.redis_client import RedisLink, tenant_key
 from rlstm_server.store.redis_creation import RedisCreations
 
 _TENANTS: Final = "rlstm:tenants"
@@ -121,7 +120,7 @@ class RedisStore(RedisCreations, SessionStore):
         reply = await self._link.session(
             "load", key, self._limits.tombstone_ms, int(with_state), version, chain, changes=False
         )
-        return _head(key, reply.content)
+        return _head(key, reply)
 
     async def commit(self, commit: Commit) -> CommitOutcome:
         """Apply one operation, in one round trip; one whose reply is lost is the caller's to send again."""
@@ -148,16 +147,24 @@ class RedisStore(RedisCreations, SessionStore):
         except StoreFull:
             # "not applied" would be a lie if an earlier try of the same operation was
             reply = await self._recall(commit.key, commit.operation_id, commit.body_hash)
-            if reply.content[0] == b"UNKNOWN":
+            if reply[0] == b"UNKNOWN":
                 raise
-        if reply.content[0] == b"OK" and reply.content[3] == b"1":
-            await self._reindex(commit.key, reply.content[2])
-        return _commit_outcome(commit, reply.content)
+        match reply[0]:
+            case b"OK":
+                if reply[3] == b"1":
+                    await self._reindex(commit.key, reply[2])
+                return Committed(revision=commit.revision, expires_at_ms=int(reply[2]))
+            case b"REPLAY":
+                return _replayed(reply)
+            case b"MOVED":
+                raise VersionMismatch(commit.if_match or 0, int(reply[1]))
+            case _:
+                return Stale(current=Revision(int(reply[1]), reply[2]))
 
     async def recall(self, key: SessionKey, operation_id: str, body_hash: bytes) -> Replayed | None:
         """Ask for an operation, in one round trip."""
         reply = await self._recall(key, operation_id, body_hash)
-        return None if reply.content[0] == b"UNKNOWN" else _known(reply.content)
+        return None if reply[0] == b"UNKNOWN" else _replayed(reply)
 
     async def name_snapshot(
         self, key: SessionKey, name: str, revision: Revision, info: bytes
@@ -176,20 +183,19 @@ class RedisStore(RedisCreations, SessionStore):
             self._limits.tombstone_ms,
             changes=True,
         )
-        fields = reply.content
-        match fields[0]:
+        match reply[0]:
             case b"STALE":
-                return Stale(current=Revision(int(fields[1]), fields[2]))
+                return Stale(current=Revision(int(reply[1]), reply[2]))
             case b"EXISTS":
                 raise SnapshotExists("another version of the session has a snapshot of this name")
             case b"FULL":
-                raise TooLarge("named snapshots", int(fields[1]), self._limits.named_snapshots)
-        return _named(name, fields[1], fields[2])
+                raise TooLarge("named snapshots", int(reply[1]), self._limits.named_snapshots)
+        return _named(name, reply[1], reply[2])
 
     async def named_snapshots(self, key: SessionKey) -> Sequence[NamedSnapshot]:
         """Return all named snapshots, oldest version first."""
         reply = await self._link.session("named", key, self._limits.tombstone_ms, changes=False)
-        rows = zip(reply.content[1::3], reply.content[2::3], reply.content[3::3], strict=True)
+        rows = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
         found = [_named(name.decode(), entry, size) for name, entry, size in rows]
         return sorted(found, key=lambda one: (one.version, one.created_at_ms, one.name))
 
@@ -198,9 +204,9 @@ class RedisStore(RedisCreations, SessionStore):
         reply = await self._link.session(
             "read_snapshot", key, name.encode(), self._limits.tombstone_ms, changes=False
         )
-        if reply.content[0] == b"NO_SNAPSHOT":
+        if reply[0] == b"NO_SNAPSHOT":
             raise NotFound("the session has no such snapshot")
-        _, entry, state = reply.content
+        _, entry, state = reply
         return _named(name, entry, len(state)), state
 
     async def drop_snapshot(self, key: SessionKey, name: str) -> None:
@@ -211,7 +217,7 @@ class RedisStore(RedisCreations, SessionStore):
         """End the session, then remove the hints that lead to it; should that fail, the sweep does."""
         await self._reindex(key, b"0")
         reply = await self._link.session("delete", key, self._limits.tombstone_ms, changes=True)
-        await self._release(key, reply.content[1])
+        await self._release(key, reply[1])
 
     async def find(self, tenant: str, name: str) -> str:
         """Return the id behind the name, if the session is there."""
@@ -261,7 +267,7 @@ class RedisStore(RedisCreations, SessionStore):
         if usage.max_bytes and usage.used_bytes > share * usage.max_bytes:
             raise StoreFull("the store has no room for this; live sessions stay as they are")
 
-    async def _recall(self, key: SessionKey, operation_id: str, body_hash: bytes) -> Reply:
+    async def _recall(self, key: SessionKey, operation_id: str, body_hash: bytes) -> Sequence[Any]:
         """Ask for an operation; wait for replicas as a change does: it may find a try of our own."""
         return await self._link.session(
             "recall",
@@ -350,21 +356,7 @@ def _named(name: str, entry: bytes, state_bytes: int) -> NamedSnapshot:
         raise StateCorrupt("a named snapshot in the store cannot be read") from error
 
 
-def _commit_outcome(commit: Commit, fields: Sequence[Any]) -> CommitOutcome:
-    match fields[0]:
-        case b"OK":
-            return Committed(revision=commit.revision, expires_at_ms=int(fields[2]))
-        case b"REPLAY" | b"MISMATCH":
-            return _known(fields)
-        case b"MOVED":
-            raise VersionMismatch(commit.if_match or 0, int(fields[1]))
-        case _:
-            return Stale(current=Revision(int(fields[1]), fields[2]))
-
-
-def _known(fields: Sequence[Any]) -> Replayed:
-    if fields[0] == b"MISMATCH":
-        raise IdempotencyMismatch
+def _replayed(fields: Sequence[Any]) -> Replayed:
     try:
         return Replayed(
             version=int(fields[1]),

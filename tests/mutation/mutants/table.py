@@ -20,7 +20,7 @@ from rlstm_server.caller import TokenBucket
 from rlstm_server.engine import copies, quotas, session, state
 from rlstm_server.errors import Gone, NotFound
 from rlstm_server.store import redis_address, redis_check
-from rlstm_server.store.base import Commit, CommitOutcome, Committed, Replayed, new_operation_id
+from rlstm_server.store.base import Commit, CommitOutcome, Committed, Replayed, new_id
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.memory_store import History, MemoryStore
 from rlstm_server.store.redis_server import RedisServer
@@ -87,7 +87,7 @@ def no_chain_check() -> AbstractContextManager[Any]:
 def no_operation_ids() -> AbstractContextManager[Any]:
     """Stores forget which operations they have applied."""
     return refusing(
-        lambda _, commit: replace(commit, operation_id=new_operation_id()), "if known then return known end"
+        lambda _, commit: replace(commit, operation_id=new_id()), "if known then return known end"
     )
 
 
@@ -204,7 +204,7 @@ def resent_under_a_fresh_id() -> AbstractContextManager[Any]:
         commit_once, sent = store.commit, []
 
         async def again(own: Commit) -> CommitOutcome:
-            own = replace(own, operation_id=new_operation_id()) if sent else own
+            own = replace(own, operation_id=new_id()) if sent else own
             sent.append(own)
             return await commit_once(own)
 

@@ -14,8 +14,7 @@ from tests.servers import Process, free_ports, until
 
 from rlstm_server.store.embedded import find_binary
 
-from .conftest import DEPLOY
-
+DEPLOY = Path(__file__).parents[3] / "deploy" / "redis"
 DURABLE = {
     "save": "",
     "appendonly": "yes",

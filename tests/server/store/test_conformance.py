@@ -20,7 +20,7 @@ from rlstm_server.store.base import (
     Revision,
     SessionKey,
     Stale,
-    new_session_id,
+    new_id,
 )
 
 
@@ -56,7 +56,7 @@ async def test_a_known_head_comes_without_its_state(store, build):
 async def test_an_unknown_session_is_not_found(store, build):
     """Every call on a session that never was, or is another tenant's, says the same."""
     key, start = await build.session(store)
-    for absent in (SessionKey(build.tenant, new_session_id()), SessionKey("other", key.session_id)):
+    for absent in (SessionKey(build.tenant, new_id()), SessionKey("other", key.session_id)):
         for call in (*calls_on(store, build, absent, start), store.delete(absent)):
             with pytest.raises(NotFound):
                 await call
@@ -100,8 +100,6 @@ async def test_a_wrong_cursor_is_refused(store, build):
     for cursor in ("", "1", "x.y", "1.A", "1." + "a" * 65, "-1.a", "1.a\n"):
         with pytest.raises(InvalidField, match="cursor"):
             await store.list(build.tenant, cursor=cursor)
-    with pytest.raises(InvalidField, match="limit"):
-        await store.list(build.tenant, limit=0)
 
 
 async def test_usage_is_told(store, build):

@@ -147,7 +147,7 @@ def test_wrong_usage_names_the_option(rlstm, trained):
         (["train", "tiny", "--steps", 0], "--steps"),
         (["calibrate", trained, "--recipe", "huge"], "huge"),
         (["corpora", "--download"], "name what to download"),
-        (["corpora", "enwik9"], "'enwik9' is none of ptb-words"),
+        (["corpora", "enwik9"], "'enwik9' is not one of 'ptb-words'"),
     ]:
         done = rlstm(*words)
         assert done.exit_code == 2, words

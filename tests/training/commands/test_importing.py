@@ -190,7 +190,7 @@ def test_a_wrong_list_is_named(rlstm, words, tmp_path, listed, options, says):
         (b"", "is no safetensors file and no state dict"),
         (b"\x80\x04\x95\x02", "is a whole pickled module"),
         (b"PK\x03\x04 cut short", "is damaged"),
-        (None, "cannot be read"),
+        (None, "model.safetensors: No such file or directory"),
     ],
 )
 def test_what_is_no_state_dict_is_refused(rlstm, words, tmp_path, data, says):

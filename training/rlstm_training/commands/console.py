@@ -34,6 +34,10 @@ class Command(click.Command):
         """Run it."""
         try:
             return super().invoke(ctx)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            raise CommandError(f"{error.filename}: {error.strerror}") from error
         except Exception as error:
             code = _exit_code(error)
             if code is None:

@@ -31,7 +31,7 @@ from rlstm_training.commands.choosing import (
 )
 from rlstm_training.commands.console import progress_bar, show_json, show_table
 from rlstm_training.config import Source
-from rlstm_training.corpora import CorpusError, Split, as_text
+from rlstm_training.corpora import Split, as_text
 from rlstm_training.corpora.reading import load_corpus, load_stream
 from rlstm_training.corpora.texts import Passage, excerpt, passage, validation_passages
 from rlstm_training.evaluation.evaluation import PUBLISHED, Evaluation, total
@@ -61,7 +61,7 @@ class Texts:
     encoding: str | None = inputs.option("Of the files; else a mark tells, or it is UTF-8.")
 
     def passages(self, vocab: Vocab) -> list[tuple[str, list[Passage]]]:
-        """Every text by its name, as passages. Wrong usage when there is none; raises CorpusError."""
+        """Every text by its name, as passages. Wrong usage without any; raises CorpusError, OSError."""
         named = [*self.files, *self.corpus, *self.stream]
         if not named:
             raise click.BadParameter("name files, a --corpus or a --stream", param_hint="FILES")
@@ -81,10 +81,7 @@ class Texts:
         return passage(vocab, raw, name) if self.prefix is None else excerpt(vocab, raw[: self.prefix], name)
 
     def _file(self, path: str) -> bytes:
-        try:
-            raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        except OSError as error:
-            raise CorpusError(f"{path}: {error.strerror}") from error
+        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
         return as_text(raw, path, self.encoding)
 
 

@@ -39,7 +39,7 @@ class Asked:
     half: bool = inputs.option("Store weights in half precision.", default=False)
 
     def vocab(self, size: int) -> WordVocab | PieceVocab:
-        """The vocabulary, of so many tokens. Raises ImportRefused."""
+        """The vocabulary, of so many tokens. Raises ImportRefused, OSError."""
         specials = Specials(self.eos, self.unk, self.bos, self.lower)
         if self.tokenizer is not None:
             return pieces(self.tokenizer, specials, size)
