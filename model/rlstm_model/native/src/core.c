@@ -470,23 +470,17 @@ int32_t rl_mix(int32_t experts, int32_t vocab, int64_t stride, const float *cons
 
 /* ---- packing -------------------------------------------------------------------------------------------- */
 
-INLINE int64_t padded_place(int64_t i, int64_t block) {
-  return i / block * ((block + RL_LANES - 1) / RL_LANES * RL_LANES) + i % block;
-}
-
-void rl_pack(const float *matrix, const float *delta, int32_t n, int32_t m, int32_t row_blocks, int32_t column_blocks,
-             float *forward, float *backward) {
-  const int64_t rows = n / row_blocks, columns = m / column_blocks;
-  const int64_t depth = column_blocks * ((columns + RL_LANES - 1) / RL_LANES * RL_LANES);
-  const int64_t height = row_blocks * ((rows + RL_LANES - 1) / RL_LANES * RL_LANES);
+void rl_pack(const float *matrix, const float *delta, int32_t n, int32_t m, int32_t blocks, float *forward,
+             float *backward) {
+  const int64_t rows = n / blocks, depth = (m + RL_LANES - 1) / RL_LANES * RL_LANES;
+  const int64_t height = blocks * ((rows + RL_LANES - 1) / RL_LANES * RL_LANES);
   for (int64_t i = 0; i < n; i++) {
-    const int64_t row = padded_place(i, rows);
+    const int64_t row = i / rows * (height / blocks) + i % rows;
     float *ahead = forward + row / RL_LANES * depth * RL_LANES + row % RL_LANES, *back = backward + row * RL_LANES;
     for (int64_t j = 0; j < m; j++) {
-      const int64_t column = padded_place(j, columns);
       const float value = matrix[i * m + j] + (delta == NULL ? 0.0f : delta[i * m + j]);
-      ahead[column * RL_LANES] = value;
-      back[column / RL_LANES * height * RL_LANES + column % RL_LANES] = value;
+      ahead[j * RL_LANES] = value;
+      back[j / RL_LANES * height * RL_LANES + j % RL_LANES] = value;
     }
   }
 }

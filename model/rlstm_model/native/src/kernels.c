@@ -61,6 +61,10 @@ INLINE void tile(const int rows, const int panels, const int half, const rl_tile
       for (int q = 0; q < PARTS; q++)
         factor[p * PARTS + q] = half ? load_half(h + p * t->panel + k * LANES + q * WIDTH)
                                      : load(w + p * t->panel + k * LANES + q * WIDTH);
+/* The panels that come next are on their way while these are multiplied. */
+#pragma GCC unroll 32
+    for (int p = 0; p < panels; p++)
+      __builtin_prefetch((const char *)t->w + ((p + panels) * t->panel + k * LANES) * (half ? 2 : 4));
 #pragma GCC unroll 32
     for (int r = 0; r < rows; r++) {
       vec value = all(x[r * t->ldx + k]);
@@ -104,29 +108,32 @@ static const tile_function wide[MOST_ROWS][2] = {WIDE(1, 4), WIDE(2, 2), WIDE(3,
 static const tile_function narrow[MOST_ROWS][2] = {NARROW(1), NARROW(2), NARROW(3), NARROW(4), NARROW(5), NARROW(6)};
 #endif
 
-/* Columns first .. last (panels) of y = W x, or of y = W' x, for `rows` rows. */
+/* Columns first .. last (panels) of y = W x, or of y = W' x, for `rows` rows. Padding is not added up. */
 static void product(const rl_matrix *w, int transposed, const float *x, int64_t ldx, int rows, float *y, int64_t ldy,
                     int fresh, int first, int last) {
   if (rows == 0 || first >= last) return;
-  const int depth = transposed ? w->n : w->m;
+  const int depth = transposed ? w->n : w->m, parts = transposed ? w->blocks : 1;
+  const int part = depth / parts, real = transposed ? w->rows : w->columns;
   const char *packed = transposed ? w->backward : w->forward;
   const int blocks = (rows + MOST_ROWS - 1) / MOST_ROWS, most = (rows + blocks - 1) / blocks;
   const int at_once = panels_of[most];
   for (int panel = first; panel < last;) {
     const int panels = last - panel >= at_once ? at_once : 1;
-    for (int k = 0; k < depth; k += DEPTH) {
-      rl_tile t = {.panel = (int64_t)depth * LANES, .depth = depth - k < DEPTH ? depth - k : DEPTH, .ldx = ldx,
-                   .ldy = ldy, .fresh = fresh && k == 0};
-      t.w = packed + (panel * t.panel + (int64_t)k * LANES) * (w->half ? 2 : 4);
-      for (int block = 0, row = 0; block < blocks; block++) {
-        const int own = (rows - row + blocks - block - 1) / (blocks - block);
-        t.x = x + row * ldx + k;
-        t.y = y + row * ldy + panel * LANES;
-        const tile_function multiply = panels > 1 ? wide[own - 1][w->half] : narrow[own - 1][w->half];
-        multiply(&t);
-        row += own;
+    rl_tile t = {.panel = (int64_t)depth * LANES, .ldx = ldx, .ldy = ldy, .fresh = fresh};
+    for (int begin = 0; begin < depth; begin += part)
+      for (int k = begin; k < begin + real; k += DEPTH) {
+        t.depth = begin + real - k < DEPTH ? begin + real - k : DEPTH;
+        t.w = packed + (panel * t.panel + (int64_t)k * LANES) * (w->half ? 2 : 4);
+        for (int block = 0, row = 0; block < blocks; block++) {
+          const int own = (rows - row + blocks - block - 1) / (blocks - block);
+          t.x = x + row * ldx + k;
+          t.y = y + row * ldy + panel * LANES;
+          const tile_function multiply = panels > 1 ? wide[own - 1][w->half] : narrow[own - 1][w->half];
+          multiply(&t);
+          row += own;
+        }
+        t.fresh = 0;
       }
-    }
     panel += panels;
   }
 }
