@@ -63,7 +63,7 @@ INLINE void tile(const int rows, const int panels, const int half, const rl_tile
                                      : load(w + p * t->panel + k * LANES + q * WIDTH);
 /* The panels that come next are on their way while these are multiplied. */
 #pragma GCC unroll 32
-    for (int p = 0; p < panels; p++)
+    for (int p = 0; p < panels && rows >= 6; p++)
       __builtin_prefetch((const char *)t->w + ((p + panels) * t->panel + k * LANES) * (half ? 2 : 4));
 #pragma GCC unroll 32
     for (int r = 0; r < rows; r++) {
@@ -152,7 +152,8 @@ INLINE range share(int64_t count, int thread, int threads) {
 
 /* ---- matrices with what rows add ------------------------------------------------------------------------ */
 
-/* A batch at work. Activations of token `offset[t] + row` stand in its place of each array. */
+/* A batch at work. Activations of a row's token t stand in place `offset[t] + row`; where only learning looks back on
+ * them in `t learners + row`, so that what rows that do not learn left there is overwritten in the next step. */
 typedef struct {
   rl_batch *batch;
   const rl_model *model;
@@ -162,6 +163,7 @@ typedef struct {
   int32_t *active;         /* [steps] rows that read a token */
   int32_t *adding;         /* [steps] rows up to the last one that has fast weights */
   int64_t *offset;         /* [steps + 1] */
+  int64_t kept;            /* tokens of the arrays that only learning looks back on */
   const float **own;       /* [rows] */
   int64_t width, widest;   /* units of all layers together; the widest vector */
   float *low, *middle;     /* between the factors of what rows add */
@@ -307,8 +309,9 @@ static void bias_gradient(work *w, const rl_bias *bias, const float *d, int64_t 
 
 /* Activations of one layer over a window, [tokens, ..] each, and gradients [learned, ..] where it learns. */
 typedef struct {
-  float *x, *h, *c, *gates, *u, *tanh_c; /* what it reads; h; c; i j f o; i * j; tanh c */
-  float *low, *gate, *gated;             /* [rounds][tokens, ..] */
+  float *x, *h, *c;                      /* what it reads; h; c */
+  float *gates, *u, *tanh_c;             /* i j f o; i * j; tanh c: [kept, ..] */
+  float *low, *gate, *gated;             /* [rounds][kept, ..] */
   float *h0, *c0;                        /* [rows, hidden] before the window */
   float *d_gates, *d_low, *d_gate, *d_x; /* gradients before the sigmoids and tanh, and at what it reads */
 } trail;
@@ -326,12 +329,12 @@ static void mogrify(work *w, const rl_layer *layer, const trail *a, int64_t at, 
   for (int k = 0; k < model->rounds; k++) {
     const int64_t width = round_width(layer, k), from = round_width(layer, k + 1);
     const float *source = k % 2 == 0 ? *h : *x, *target = k % 2 == 0 ? *x : *h;
-    float *gate = a->gate + round_place(layer, k, w->tokens) + at * width;
-    float *gated = a->gated + round_place(layer, k, w->tokens) + at * width;
+    float *gate = a->gate + round_place(layer, k, w->kept) + at * width;
+    float *gated = a->gated + round_place(layer, k, w->kept) + at * width;
     const range columns = share(width / LANES, w->thread, w->threads);
     int64_t ld = from;
     if (layer->down != NULL) {
-      float *low = a->low + (k * w->tokens + at) * layer->low;
+      float *low = a->low + (k * w->kept + at) * layer->low;
       apply(w, &layer->down[k], source, from, rows, adding, w->own, low, layer->low, 1, 1, 0,
             share(layer->low / LANES, w->thread, w->threads));
       wait_(w);
@@ -349,14 +352,15 @@ static void mogrify(work *w, const rl_layer *layer, const trail *a, int64_t at, 
   }
 }
 
-static void cell(work *w, const rl_layer *layer, const trail *a, int64_t at, int rows, int adding, const float *x,
+static void cell(work *w, const rl_layer *layer, const trail *a, int t, int rows, int adding, const float *x,
                  const float *h_in, const float *c_old) {
   const int rlstm = w->model->rlstm, capped = w->model->capped;
   const int64_t n = layer->hidden;
   const int width = (int)(n / LANES);
   const range columns = share(width, w->thread, w->threads);
-  float *gates = a->gates + at * 4 * n, *u = a->u + at * n, *c = a->c + at * n, *tanh_c = a->tanh_c + at * n;
-  float *h = a->h + at * n;
+  const int64_t at = (int64_t)t * w->learners;
+  float *gates = a->gates + at * 4 * n, *u = a->u + at * n, *tanh_c = a->tanh_c + at * n;
+  float *h = a->h + w->offset[t] * n, *c = a->c + w->offset[t] * n;
   fill_bias(&layer->bias, rows, w->own, gates, 4 * n, 4, width, columns);
   apply(w, &layer->h, h_in, n, rows, adding, w->own, gates, 4 * n, 0, rlstm ? 3 : 4, width, columns);
   apply(w, &layer->x, x, layer->input, rows, adding, w->own, gates, 4 * n, 0, rlstm ? 2 : 4, width, columns);
@@ -391,23 +395,23 @@ static void cell(work *w, const rl_layer *layer, const trail *a, int64_t at, int
 static void unroll(work *w, const rl_layer *layer, const trail *a) {
   const int64_t n = layer->hidden;
   for (int t = 0; t < w->steps; t++) {
-    const int64_t at = w->offset[t];
-    const float *x = a->x + at * layer->input;
+    const float *x = a->x + w->offset[t] * layer->input;
     const float *h = t == 0 ? a->h0 : a->h + w->offset[t - 1] * n;
     const float *c = t == 0 ? a->c0 : a->c + w->offset[t - 1] * n;
-    mogrify(w, layer, a, at, w->active[t], w->adding[t], &x, &h);
-    cell(w, layer, a, at, w->active[t], w->adding[t], x, h, c);
+    mogrify(w, layer, a, (int64_t)t * w->learners, w->active[t], w->adding[t], &x, &h);
+    cell(w, layer, a, t, w->active[t], w->adding[t], x, h, c);
   }
 }
 
 /* One step back through the cell: from gradients at its h and c to those at what it read, in place. */
 static void cell_back(work *w, const rl_layer *layer, const trail *a, int t, float *dx, float *dh, float *dc) {
   const int rlstm = w->model->rlstm, capped = w->model->capped, rows = w->learners;
-  const int64_t n = layer->hidden, at = w->offset[t], to = (int64_t)t * rows;
+  const int64_t n = layer->hidden, at = (int64_t)t * rows;
   const range columns = share(n / LANES, w->thread, w->threads);
-  const float *gates = a->gates + at * 4 * n, *u = a->u + at * n, *tanh_c = a->tanh_c + at * n, *h = a->h + at * n;
+  const float *gates = a->gates + at * 4 * n, *u = a->u + at * n, *tanh_c = a->tanh_c + at * n;
+  const float *h = a->h + w->offset[t] * n;
   const float *c_old = t == 0 ? a->c0 : a->c + w->offset[t - 1] * n;
-  float *d = a->d_gates + to * 4 * n;
+  float *d = a->d_gates + at * 4 * n;
   for (int row = 0; row < rows; row++) EACH(i, columns) {
       const float *g = gates + row * 4 * n + i;
       const vec out = load(g + 3 * n), squashed = load(tanh_c + row * n + i), left = load(dh + row * n + i);
@@ -458,12 +462,12 @@ static void cell_back(work *w, const rl_layer *layer, const trail *a, int t, flo
 /* One step back through the rounds: from gradients at the x and h that left them to those that entered. */
 static void mogrify_back(work *w, const rl_layer *layer, const trail *a, int t, float *dx, float *dh) {
   const int rows = w->learners;
-  const int64_t at = w->offset[t], to = (int64_t)t * rows;
+  const int64_t at = (int64_t)t * rows;
   for (int k = w->model->rounds - 1; k >= 0; k--) {
     const int64_t width = round_width(layer, k), from = round_width(layer, k + 1);
-    const float *gate = a->gate + round_place(layer, k, w->tokens) + at * width;
-    const float *gated = a->gated + round_place(layer, k, w->tokens) + at * width;
-    float *d = a->d_gate + round_place(layer, k, w->learned) + to * width;
+    const float *gate = a->gate + round_place(layer, k, w->kept) + at * width;
+    const float *gated = a->gated + round_place(layer, k, w->kept) + at * width;
+    float *d = a->d_gate + round_place(layer, k, w->learned) + at * width;
     float *target = k % 2 == 0 ? dx : dh, *source = k % 2 == 0 ? dh : dx;
     const int64_t ld_target = k % 2 == 0 ? w->widest : layer->hidden, ld_source = k % 2 == 0 ? layer->hidden : w->widest;
     const range columns = share(width / LANES, w->thread, w->threads);
@@ -476,7 +480,7 @@ static void mogrify_back(work *w, const rl_layer *layer, const trail *a, int t, 
     wait_(w);
     const range into = share(from / LANES, w->thread, w->threads);
     if (layer->down != NULL) {
-      float *d_low = a->d_low + (k * w->learned + to) * layer->low;
+      float *d_low = a->d_low + (k * w->learned + at) * layer->low;
       apply_back(w, &layer->up[k], d, width, rows, w->own, d_low, layer->low, 1,
                  share(layer->low / LANES, w->thread, w->threads));
       wait_(w);
@@ -514,17 +518,15 @@ static void layer_gradients(work *w, const rl_layer *layer, const trail *a, cons
       memcpy(h_in + (int64_t)t * w->learners * n, t == 0 ? a->h0 : a->h + w->offset[t - 1] * n,
              w->learners * n * sizeof(float));
   wait_(w);
-  const float *x = gather(w, last_x < 0 ? a->x : a->gated + round_place(layer, (int)last_x, w->tokens), layer->input,
-                          room->source);
+  const float *x = last_x < 0 ? gather(w, a->x, layer->input, room->source)
+                              : a->gated + round_place(layer, (int)last_x, w->kept);
   weight_gradient(w, &layer->x, a->d_gates, 4 * n, x, layer->input, room->low_d, room->low_x);
   wait_(w);
-  const float *h = last_h < 0 ? before
-                              : gather(w, a->gated + round_place(layer, (int)last_h, w->tokens), n, room->source);
+  const float *h = last_h < 0 ? before : a->gated + round_place(layer, (int)last_h, w->kept);
   weight_gradient(w, &layer->h, a->d_gates, 4 * n, h, n, room->low_d, room->low_x);
   wait_(w);
   if (model->rlstm) {
-    weight_gradient(w, &layer->u, a->d_gates + 2 * n, 4 * n, gather(w, a->u, n, room->source), n, room->low_d,
-                    room->low_x);
+    weight_gradient(w, &layer->u, a->d_gates + 2 * n, 4 * n, a->u, n, room->low_d, room->low_x);
     wait_(w);
     weight_gradient(w, &layer->c, a->d_gates + 3 * n, 4 * n, gather(w, a->c, n, room->source), n, room->low_d,
                     room->low_x);
@@ -534,13 +536,13 @@ static void layer_gradients(work *w, const rl_layer *layer, const trail *a, cons
   for (int k = 0; k < rounds; k++) {
     const int64_t width = round_width(layer, k), from = round_width(layer, k + 1);
     const float *source = before, *d = a->d_gate + round_place(layer, k, w->learned);
-    if (k > 0) source = gather(w, a->gated + round_place(layer, k - 1, w->tokens), from, room->source);
+    if (k > 0) source = a->gated + round_place(layer, k - 1, w->kept);
     bias_gradient(w, &layer->gate[k], d, width);
     if (layer->down != NULL) {
       weight_gradient(w, &layer->down[k], a->d_low + k * w->learned * layer->low, layer->low, source, from,
                       room->low_d, room->low_x);
       wait_(w);
-      source = gather(w, a->low + k * w->tokens * layer->low, layer->low, room->source);
+      source = a->low + k * w->kept * layer->low;
       weight_gradient(w, &layer->up[k], d, width, source, layer->low, room->low_d, room->low_x);
     } else {
       weight_gradient(w, &layer->up[k], d, width, source, from, room->low_d, room->low_x);
@@ -1011,6 +1013,7 @@ static plan lay_out(rl_batch *batch) {
   }
   if (real) w->offset[w->steps] = w->tokens;
   w->learned = (int64_t)w->learners * w->steps;
+  w->kept = w->learned + w->rows - w->learners;
 
   int64_t axis = most(model->input_r, model->input_q);
   w->widest = most(model->embedding_width, model->feature_width);
@@ -1057,12 +1060,12 @@ static plan lay_out(rl_batch *batch) {
         .x = rl_take(arena, w->tokens * layer->input),
         .h = rl_take(arena, w->tokens * n),
         .c = rl_take(arena, w->tokens * n),
-        .gates = rl_take(arena, w->tokens * 4 * n),
-        .u = rl_take(arena, w->tokens * n),
-        .tanh_c = rl_take(arena, w->tokens * n),
-        .low = rl_take(arena, w->tokens * layer->low * model->rounds),
-        .gate = rl_take(arena, w->tokens * rounds),
-        .gated = rl_take(arena, w->tokens * rounds),
+        .gates = rl_take(arena, w->kept * 4 * n),
+        .u = rl_take(arena, w->kept * n),
+        .tanh_c = rl_take(arena, w->kept * n),
+        .low = rl_take(arena, w->kept * layer->low * model->rounds),
+        .gate = rl_take(arena, w->kept * rounds),
+        .gated = rl_take(arena, w->kept * rounds),
         .h0 = rl_take(arena, w->rows * n),
         .c0 = rl_take(arena, w->rows * n),
     };
