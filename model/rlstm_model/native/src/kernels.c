@@ -254,6 +254,38 @@ static void fill_bias(const rl_bias *bias, int rows, const float *const *own, fl
     }
 }
 
+/* Rows of a core's gradient that are summed at once. */
+#define OUTER_ROWS 8
+
+/* `rows` rows of a core's gradient: each element is the sum over the steps of d_i x_j. */
+INLINE void outer_rows(const int rows, float *gradient, int64_t m, const float *d, int64_t ldd, const float *x,
+                       int64_t ldx, int steps) {
+  for (int64_t j = 0; j < m; j += WIDTH) {
+    vec sum[OUTER_ROWS];
+    for (int i = 0; i < rows; i++) sum[i] = load(gradient + i * m + j);
+    for (int t = 0; t < steps; t++) {
+      const vec value = load(x + t * ldx + j);
+      for (int i = 0; i < rows; i++) sum[i] = fma_(all(d[t * ldd + i]), value, sum[i]);
+    }
+    for (int i = 0; i < rows; i++) store(gradient + i * m + j, sum[i]);
+  }
+}
+
+/* The gradient of each row's core [n, m] at `own`, the thread's rows: d is [learned, n], x [learned, m]. */
+static void outer_sums(work *w, int64_t own, const float *d, int64_t ldd, int64_t n, const float *x, int64_t ldx,
+                       int64_t m) {
+  const range mine = share(n, w->thread, w->threads);
+  const int learners = w->learners, steps = (int)(w->learned / learners);
+  for (int row = 0; row < learners; row++) {
+    float *gradient = w->gradient + row * w->model->own_size + own;
+    const float *dr = d + row * ldd, *xr = x + row * ldx;
+    int64_t i = mine.first;
+    for (; i + OUTER_ROWS <= mine.last; i += OUTER_ROWS)
+      outer_rows(OUTER_ROWS, gradient + i * m, m, dr + i, learners * ldd, xr, learners * ldx, steps);
+    for (; i < mine.last; i++) outer_rows(1, gradient + i * m, m, dr + i, learners * ldd, xr, learners * ldx, steps);
+  }
+}
+
 /* The gradient at what a row adds to W, from gradients `d` at the products W x of its tokens.
  *
  * Both are [learned, ..], token after token, `learners` rows a token; `scratch` holds them between the axes. */
@@ -271,24 +303,7 @@ static void weight_gradient(work *w, const rl_weight *weight, const float *d, in
   } else {
     n = weight->shared.n, m = weight->shared.m, ld_n = ldd, ld_m = ldx;
   }
-  range mine = share(n, w->thread, w->threads);
-  const int learners = w->learners, steps = (int)(w->learned / learners);
-  for (int row = 0; row < learners; row++) {
-    float *gradient = w->gradient + row * w->model->own_size + weight->own;
-    const float *dr = d + row * ld_n, *xr = x + row * ld_m;
-    for (int64_t i = mine.first; i < mine.last; i++)
-      for (int64_t j = 0; j < m; j += LANES) {
-        float *to = gradient + i * m + j;
-        vec sum[PARTS];
-        for (int p = 0; p < PARTS; p++) sum[p] = load(to + p * WIDTH);
-        for (int t = 0; t < steps; t++) {
-          const vec value = all(dr[t * learners * ld_n + i]);
-          for (int p = 0; p < PARTS; p++)
-            sum[p] = fma_(value, load(xr + t * learners * ld_m + j + p * WIDTH), sum[p]);
-        }
-        for (int p = 0; p < PARTS; p++) store(to + p * WIDTH, sum[p]);
-      }
-  }
+  outer_sums(w, weight->own, d, ld_n, n, x, ld_m, m);
   wait_(w);
 }
 
@@ -610,7 +625,7 @@ static void embed(work *w, float *x) {
 }
 
 /* Gradients at what rows add to the embedding, from those at what the first layer read. */
-static void embed_back(work *w, const float *d_x, float *low) {
+static void embed_back(work *w, const float *d_x, float *low, float *left) {
   const rl_model *model = w->model;
   const int64_t width = model->embedding_width;
   const int q = model->input_q, r = model->input_r, rows = w->learners;
@@ -618,17 +633,11 @@ static void embed_back(work *w, const float *d_x, float *low) {
   if (r > 0) {
     const range mine = share(q / LANES, w->thread, w->threads);
     product(&model->input_right, 0, d_x, width, (int)w->learned, low, q, 1, mine.first, mine.last);
-    EACH(i, mine)
-    for (int64_t token = 0; token < w->learned; token++) {
-      const rl_row *row = w->batch->row[token % rows];
-      float *gradient = w->gradient + token % rows * model->own_size;
-      const float *left = model->input_left + (int64_t)row->ids[token / rows] * r;
-      const vec value = load(low + token * q + i);
-      for (int j = 0; j < r; j++) {
-        float *to = gradient + model->input_own + (int64_t)j * q + i;
-        store(to, fma_(all(left[j]), value, load(to)));
-      }
-    }
+    for (int64_t token = w->thread; token < w->learned; token += w->threads)
+      memcpy(left + token * r, model->input_left + (int64_t)w->batch->row[token % rows]->ids[token / rows] * r,
+             r * sizeof(float));
+    wait_(w);
+    outer_sums(w, model->input_own, left, r, r, low, q, q);
   } else {
     const range mine = share(width / LANES, w->thread, w->threads);
     for (int64_t token = 0; token < w->learned; token++) {
@@ -816,6 +825,14 @@ typedef struct {
 
 INLINE int64_t blocks_of(const rl_model *model) { return (model->fast_weights + BLOCK - 1) / BLOCK; }
 
+/* Where fast weights from `p` on stand, as one piece of LANES; NULL where they are scattered. */
+INLINE float *piece(const rl_model *model, float *own, int64_t p, int count) {
+  const int32_t *place = model->places + p;
+  int32_t apart = count - LANES;
+  for (int i = 0; i < count; i++) apart |= place[i] - place[0] - i;
+  return apart == 0 ? own + place[0] : NULL;
+}
+
 /* Copy `count` values of `size` bytes; zeros fill up LANES. */
 INLINE void some(void *to, const void *from, int count, int size) {
   if (count < LANES) memset(to, 0, LANES * size);
@@ -856,21 +873,29 @@ static void expand(work *w) {
       const int count = AT_ONCE(p, mine.last);
       float delta[LANES];
       deltas_at(model, w->batch->row[row], p, count, delta);
-      for (int i = 0; i < count; i++) own[model->places[p + i]] = delta[i];
+      float *to = piece(model, own, p, count);
+      if (to != NULL)
+        memcpy(to, delta, sizeof delta);
+      else
+        for (int i = 0; i < count; i++) own[model->places[p + i]] = delta[i];
     }
   }
   wait_(w);
 }
 
 /* One step of the rule for a block of a row's fast weights; the sums that its guards need. */
-static block_sums move_block(const rl_model *model, const rl_row *row, const float *gradient, float *moved,
+static block_sums move_block(const rl_model *model, const rl_row *row, float *gradient, float *moved,
                              int64_t first, int64_t last) {
   float lane[3][LANES] = {{0}}, shrink[LANES], precision[LANES];
   for (int i = 0; i < LANES; i++) shrink[i] = model->shrink_all, precision[i] = 1.0f;
   for (int64_t p = first; p < last; p += LANES) {
     const int count = AT_ONCE(p, last);
     float own[LANES] = {0}, delta[LANES];
-    for (int i = 0; i < count; i++) own[i] = gradient[model->places[p + i]];
+    const float *from = piece(model, gradient, p, count);
+    if (from != NULL)
+      memcpy(own, from, sizeof own);
+    else
+      for (int i = 0; i < count; i++) own[i] = gradient[model->places[p + i]];
     deltas_at(model, row, p, count, delta);
     if (model->shrink != NULL) some(shrink, model->shrink + p, count, sizeof(float));
     if (model->precision != NULL) some(precision, model->precision + p, count, sizeof(float));
@@ -1153,7 +1178,7 @@ static void learn(plan *p) {
     else
       add_to(w, p->arriving, model->stacking == RL_SKIP ? p->d_features : p->arriving, p->trail[l].d_x, count);
   }
-  if (p->lowest == 0) embed_back(w, p->trail[0].d_x, p->back.low_d);
+  if (p->lowest == 0) embed_back(w, p->trail[0].d_x, p->back.low_d, p->back.low_x);
 }
 
 int64_t FOR_SET(rl_room)(rl_batch *batch) {
