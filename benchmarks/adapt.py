@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.cases import backend_on, evaluator_of
 from benchmarks.models import Subject
+from rlstm_client.cli import inputs
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, reader_of
 from rlstm_model.adaptation.state import EXPERT_RATES, NonFiniteState
@@ -26,8 +27,8 @@ from rlstm_model.checkpoint import Checkpoint, load
 from rlstm_training.commands import console
 from rlstm_training.commands.choosing import rule_named
 from rlstm_training.commands.console import progress_bar, show_json, show_table, warn
-from rlstm_training.commands.evaluating import texts_given
-from rlstm_training.commands.given import prepare_device
+from rlstm_training.commands.evaluate import Texts
+from rlstm_training.commands.given import Compute, compute
 from rlstm_training.corpora.reading import stream_names
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import Evaluation, Stream, read_adapting
@@ -321,9 +322,10 @@ def passages_chosen(
     if not streams and not corpora:
         streams, corpora = stream_names(), (CORPUS,)
     vocab, of_corpus = checkpoint.vocab, None if prefix is None else SEGMENTS_OF_CORPUS * prefix
-    given = texts_given(vocab, (), (), (), list(dict.fromkeys(streams)), prefix) if streams else []
+    streams, corpora = list(dict.fromkeys(streams)), list(dict.fromkeys(corpora))
+    given = Texts(files=(), corpus=(), stream=streams, prefix=prefix).passages(vocab) if streams else []
     if corpora:
-        given += texts_given(vocab, (), list(dict.fromkeys(corpora)), ["test"], (), of_corpus)
+        given += Texts(files=(), corpus=corpora, stream=(), prefix=of_corpus).passages(vocab)
     return [
         Passage(name=name, ids=[token for p in parts for token in p.ids], bytes=sum(p.bytes for p in parts))
         for name, parts in given
@@ -379,10 +381,9 @@ def _read(
     "--experts", type=click.Choice(EXPERT_RATES), multiple=True, help="How many experts (1, 2 and 4)."
 )
 @click.option("--mixture", is_flag=True, help="Mixtures of four beside single rates.")
-@click.option("--full-from", type=console.FILE, help="Full's figures, from an earlier --json.")
-@console.threads()
-@console.device()
-@console.as_json
+@click.option("--full-from", type=inputs.FILE, help="Full's figures, from an earlier --json.")
+@compute
+@inputs.as_json
 def adapt(
     model: str,
     stream: Sequence[str],
@@ -393,8 +394,7 @@ def adapt(
     experts: Sequence[int],
     mixture: bool,
     full_from: Path | None,
-    threads: int | None,
-    device: str,
+    compute: Compute,
     as_json: bool,
 ) -> None:
     """Say what learning saves: bits per byte, bytes a session, and the share of what full fast weights save.
@@ -404,7 +404,7 @@ def adapt(
     """
     if whole and prefix is not None:
         raise click.BadParameter("--whole reads all bytes", param_hint="--prefix")
-    place = prepare_device(device, threads)
+    place = compute.prepare()
     checkpoint, subject = load(model), Subject.load(model)
     usual = [choice for choice in subject.calibrated.choices if choice.kind != "full"]
     rules = list(dict.fromkeys(rule_named(subject.calibrated, name) for name in rule or ())) or usual

@@ -15,6 +15,7 @@ from multiprocessing import get_context
 
 import click
 
+from rlstm_client.cli import inputs
 from rlstm_model import native
 from rlstm_model.compression import KINDS, compress, decompress
 from rlstm_training.commands import console
@@ -101,7 +102,7 @@ def show(beside: Sequence[Others], done: Iterable[Packed], kinds: Sequence[str])
 @click.option("--kind", multiple=True, type=click.Choice(KINDS), help="(all)")
 @click.option("--back", is_flag=True, help="Decompress too, and compare.")
 @click.option("--processes", type=click.IntRange(1), help="Of one thread each (one a core).")
-@console.as_json
+@inputs.as_json
 def main(
     model: str,
     stream: Sequence[str],

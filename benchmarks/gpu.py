@@ -15,16 +15,17 @@ import numpy as np
 import torch
 
 from benchmarks.models import TorchLSTM, lstm_of_equal_size
+from rlstm_client.cli import inputs
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.averaging import Evaluated
 from rlstm_training.batches import Texts
 from rlstm_training.commands import console
 from rlstm_training.commands.console import show_json, show_table
-from rlstm_training.commands.given import prepare_device, recipe_named
+from rlstm_training.commands.given import Compute, recipe_named
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.reading import load_corpus
-from rlstm_training.corpora.texts import Passage, in_form, passage, prepare, validation_passages
+from rlstm_training.corpora.texts import Passage, in_form, on_corpus, passage, prepare, validation_passages
 from rlstm_training.evaluation.evaluation import evaluator_of, static_loss, striped_loss
 from rlstm_training.evaluation.measurements import Measurements, Statistics
 from rlstm_training.evaluation.monte_carlo import scaled
@@ -250,7 +251,7 @@ def _perplexity(nats_a_token: float) -> float:
 
 @console.command()
 @click.option("--recipe", default="wikitext-2-35m-rlstm", help="The RLSTM to train.")
-@console.own_corpus
+@click.option("--corpus", help="Instead of the recipe's.")
 @click.option(
     "--minutes", type=click.FloatRange(0.01), default=8.5, help="For everything, reading the corpus too."
 )
@@ -260,27 +261,26 @@ def _perplexity(nats_a_token: float) -> float:
     default=0.5,
     help="Multiplies the recipe's dropout, which is made for days.",
 )
-@console.threads()
-@console.device(default="cuda")
-@console.as_json
+@inputs.given("compute", Compute, device="cuda")
+@inputs.as_json
 def gpu(
     recipe: str,
     corpus: str | None,
     minutes: float,
     dropout_scale: float,
-    threads: int | None,
-    device: str,
+    compute: Compute,
     as_json: bool,
 ) -> None:
     """Train a recipe as far as it gets, beside torch.nn.LSTM of equal size, and evaluate both.
 
     Perplexities of test text, static and learning, and tokens a second of training.
     """
-    deadline, target = Deadline(60 * minutes), prepare_device(device, threads)
+    deadline, target = Deadline(60 * minutes), compute.prepare()
     if target.type == "cuda":
         torch.set_float32_matmul_precision("high")
     try:
-        chosen = recipe_for_minutes(recipe_named(recipe, corpus), target, dropout_scale)
+        named = recipe_named(recipe) if corpus is None else on_corpus(recipe_named(recipe), corpus)
+        chosen = recipe_for_minutes(named, target, dropout_scale)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--dropout-scale") from error
     try:
@@ -288,8 +288,8 @@ def gpu(
     except FloatingPointError as error:
         raise Diverged(f"training diverged: {error}") from error
     if as_json:
-        named = torch.cuda.get_device_name(target) if target.type == "cuda" else "cpu"
-        under = {"recipe": chosen.to_json(), "minutes": minutes, "device": named, "torch": torch.__version__}
+        on = torch.cuda.get_device_name(target) if target.type == "cuda" else "cpu"
+        under = {"recipe": chosen.to_json(), "minutes": minutes, "device": on, "torch": torch.__version__}
         show_json({**under, "models": [asdict(model) for model in reached]})
         return
     rows = [

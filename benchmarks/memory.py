@@ -18,6 +18,7 @@ import torch
 from benchmarks.adapt import PREFIX, Bits, Reader, finite, passages_chosen, read_each
 from benchmarks.cases import backend_on, evaluator_of
 from benchmarks.models import Subject
+from rlstm_client.cli import inputs
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, reader_of
 from rlstm_model.adaptation.state import ExpertConfig
 from rlstm_model.checkpoint import load
@@ -137,7 +138,7 @@ def show(bits: Mapping[str, Bits], stored: Mapping[str, int], cost: Cost) -> Non
 @click.option(
     "--prefix", type=click.IntRange(1), default=PREFIX, help="Bytes of each segment; of a corpus 10 times."
 )
-@console.as_json
+@inputs.as_json
 def memory(model: str, stream: Sequence[str], corpus: Sequence[str], prefix: int, as_json: bool) -> None:
     """Say what weights, a memory and both save: bits per byte, bytes a session, and the memory's time.
 

@@ -28,6 +28,7 @@ from benchmarks import lone, start, train
 from benchmarks.models import Subject
 from benchmarks.peers import EAGER, Conditions, cases, learning_operations
 from benchmarks.serving.process import Server, environment_of, running
+from rlstm_client.cli import inputs
 from rlstm_model.adaptation.state import EXPERT_RATES
 from rlstm_training.commands import console
 from rlstm_training.commands.console import show_json, show_table
@@ -280,7 +281,7 @@ PARTS = ("lone", "many", "training", "start", "follow")
 @console.command()
 @console.model(default="bytes-small")
 @click.option(
-    "--base", type=console.FILE, help="A checkout of another commit with its .venv, measured in turn."
+    "--base", type=inputs.FILE, help="A checkout of another commit with its .venv, measured in turn."
 )
 @click.option("--part", multiple=True, type=click.Choice(PARTS), help="Only this.")
 @click.option("--rounds", type=click.IntRange(1), default=5, help="Each measures all once; medians count.")
@@ -292,7 +293,7 @@ PARTS = ("lone", "many", "training", "start", "follow")
 )
 @click.option("--sessions", type=click.IntRange(1), default=256, help="How many are many.")
 @click.option("--hidden", type=click.IntRange(1), default=512, help="Units of the model that is trained.")
-@console.as_json
+@inputs.as_json
 def native(
     model: str,
     base: Path | None,

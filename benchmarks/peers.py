@@ -26,6 +26,7 @@ from benchmarks.cases import (
 )
 from benchmarks.eager import EagerSession
 from benchmarks.models import GPT2, Subject, TorchLSTM, gpt2, lstm_of_equal_size
+from rlstm_client.cli import inputs
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.state import EXPERT_RATES, ExpertConfig
 from rlstm_model.config import ModelConfig
@@ -33,7 +34,7 @@ from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.commands import console
 from rlstm_training.commands.choosing import rule_named
 from rlstm_training.commands.console import show_json, show_table, warn
-from rlstm_training.commands.given import prepare_device
+from rlstm_training.commands.given import Compute, compute
 
 ONE_AT_A_TIME = "full weights, one session at a time"
 EAGER = f"eager autograd: {ONE_AT_A_TIME}"
@@ -206,9 +207,8 @@ def ratios(measured: Measured) -> dict[str, float]:
 @click.option(
     "--seconds", type=click.FloatRange(0), default=0.5, help="For each of them in a round, at least."
 )
-@console.threads()
-@console.device()
-@console.as_json
+@compute
+@inputs.as_json
 def main(
     model: str,
     hidden: int | None,
@@ -217,8 +217,7 @@ def main(
     context: int,
     rounds: int,
     seconds: float,
-    threads: int | None,
-    device: str,
+    compute: Compute,
     as_json: bool,
 ) -> None:
     """Measure how fast learning and scoring are beside how others do it, as ratios taken in one run.
@@ -230,12 +229,12 @@ def main(
     """
     if importlib.util.find_spec(GPT2) is None:
         warn("GPT-2 is left out: pip install 'mogrifier-rlstm[peers]'")
-    place = prepare_device(device, threads)
+    place = compute.prepare()
     subject = Subject.load(model) if hidden is None else Subject.untrained(hidden)
     calibrated = subject.calibrated
     config = calibrated.default if rule is None else rule_named(calibrated, rule)
     chosen = calibrated.choose(config.kind, config.num_fast_weights)
-    count = threads or torch.get_num_threads()
+    count = compute.threads or torch.get_num_threads()
     under = Conditions(sessions=sessions, context=context, threads=count, device=place)
     measured = measure(peers(subject, chosen, under), rounds=rounds, seconds=seconds, device=place)
     rows, found = measured.figures(), ratios(measured)

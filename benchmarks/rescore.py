@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import click
 
+from rlstm_client.cli import inputs
 from rlstm_client.cli.wer import Costs, Errors, Judged, Weights, errors_of, interval, order, rate, tuned
 from rlstm_training.commands import console
 from rlstm_training.commands.console import show_json, show_table
@@ -148,7 +149,7 @@ def compared(lists: Lists, weighed: int, options: Sequence[str]) -> Mapping[str,
     "--weighed", type=click.IntRange(2), default=100, help="By which weights are found, before them."
 )
 @click.option("--adapt", default="both", help="What learns: memory, weights or both.")
-@console.as_json
+@inputs.as_json
 def rescore(model: str, lists: int, weighed: int, adapt: str, as_json: bool) -> None:
     """Rank n-best lists with and without learning, and count word errors."""
     texts = dict(novels(corpora_folder() / "novels"))

@@ -21,13 +21,14 @@ from benchmarks.cases import (
 )
 from benchmarks.models import Subject
 from benchmarks.peers import learning_operations
+from rlstm_client.cli import inputs
 from rlstm_model.adaptation.backend import Backend
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.state import EXPERT_RATES
 from rlstm_model.torch_backend.backend import TorchBackend
 from rlstm_training.commands import console
 from rlstm_training.commands.console import show_json, show_table
-from rlstm_training.commands.given import prepare_device
+from rlstm_training.commands.given import Compute, compute
 
 COUNTS = (256, 1_024, 4_096)
 
@@ -63,25 +64,23 @@ def cases(subject: Subject, counts: Sequence[int], device: torch.device, *, by_t
 @click.option(
     "--seconds", type=click.FloatRange(0), default=0.5, help="For each of them in a round, at least."
 )
-@console.threads()
-@console.device()
-@console.as_json
+@compute
+@inputs.as_json
 def rows(
     model: str,
     count: Sequence[int],
     by_torch: bool,
     rounds: int,
     seconds: float,
-    threads: int | None,
-    device: str,
+    compute: Compute,
     as_json: bool,
 ) -> None:
     """Measure tokens a second of many rows, and their share of one large matrix product's rate."""
-    place, subject = prepare_device(device, threads), Subject.load(model)
+    place, subject = compute.prepare(), Subject.load(model)
     found = cases(subject, count or [*COUNTS], place, by_torch=by_torch)
     figures = measure(found, rounds=rounds, seconds=seconds, device=place).figures()
     if as_json:
-        show_json({"model": subject.name, "device": device, "rows": figures})
+        show_json({"model": subject.name, "device": compute.device, "rows": figures})
         return
     cells = [(row["name"], f"{row['tokens_per_second']:,.0f}", f"{row['of_sgemm']:.2f}") for row in figures]
     show_table(("", "tokens/s", "of sgemm"), cells)

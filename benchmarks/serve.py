@@ -14,6 +14,8 @@ from benchmarks.serving.load import Plan
 from benchmarks.serving.measure import Conditions, Figures, run, through_engine, through_http
 from benchmarks.serving.process import NoServer, running
 from benchmarks.serving.targets import RequestFailed
+from rlstm_client.cli import inputs
+from rlstm_client.cli.exits import CommandError, Exit
 from rlstm_model import native
 from rlstm_model.checkpoint import load
 from rlstm_server.engine.engine import CACHE_BYTES
@@ -44,7 +46,7 @@ class Command(console.Command):
         try:
             return super().invoke(ctx)
         except (NoServer, RequestFailed, ServerError) as error:
-            console.leave(str(error), console.FAILED, error)
+            raise CommandError(str(error), Exit.REFUSED) from error
 
 
 @console.command(cls=Command)
@@ -66,7 +68,7 @@ class Command(console.Command):
 @click.option(
     "--seconds", type=click.FloatRange(0), default=10.0, help="Each is measured for so long at least."
 )
-@console.threads()
+@click.option("--threads", type=click.IntRange(1), help="CPU threads (default: torch's own choice).")
 @click.option("--http/--no-http", default=True, help="Whether to measure through HTTP too.")
 @click.option(
     "--resident",
@@ -74,7 +76,7 @@ class Command(console.Command):
     default=0,
     help="So many sessions are made and kept: what each takes in memory.",
 )
-@console.as_json
+@inputs.as_json
 def serve(
     model: str,
     sessions: Sequence[int],

@@ -19,8 +19,7 @@ from rlstm_server.store.base import (
     Creation,
     Revision,
     SessionKey,
-    new_operation_id,
-    new_session_id,
+    new_id,
 )
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.redis_store import RedisStore
@@ -34,7 +33,7 @@ class Session:
 
     def __init__(self, store: RedisStore, size: int) -> None:
         self._store, self._state = store, b"s" * size
-        self._key = SessionKey("bench", new_session_id())
+        self._key = SessionKey("bench", new_id())
         self._at: Revision | None = None
         self.took_ms: list[float] = []
 
@@ -43,7 +42,7 @@ class Session:
         if self._at is None:
             creation = Creation(
                 key=self._key,
-                operation_id=new_operation_id(),
+                operation_id=new_id(),
                 body_hash=BODY,
                 name=None,
                 info=b"{}",
@@ -55,7 +54,7 @@ class Session:
             self._at = creation.revision
         commit = Commit(
             key=self._key,
-            operation_id=new_operation_id(),
+            operation_id=new_id(),
             body_hash=BODY,
             if_match=None,
             expects=self._at,

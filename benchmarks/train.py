@@ -19,12 +19,13 @@ import torch
 
 from benchmarks.cases import SGEMM_SIZE, multiply_adds, wait_for
 from benchmarks.models import TorchLSTM, lstm_of_equal_size
+from rlstm_client.cli import inputs
 from rlstm_model.config import CellKind, ConfigError, ModelConfig
 from rlstm_model.network.initialisation import initialise
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.commands import console
 from rlstm_training.commands.console import show_json, show_table
-from rlstm_training.commands.given import prepare_device
+from rlstm_training.commands.given import Compute
 from rlstm_training.config import Precision
 from rlstm_training.objective import language_model_loss
 
@@ -192,10 +193,9 @@ def _case(name: str, beside: str, config: ModelConfig, workload: Workload, devic
     help="Of the inputs of our matrix products.",
 )
 @click.option("--seconds", type=click.FloatRange(0), default=30.0, help="How long to measure, about.")
-@console.threads(default=1)
-@console.device()
-@console.as_json
-def train(seconds: float, threads: int | None, device: str, as_json: bool, **sizes: Any) -> None:
+@inputs.given("compute", Compute, threads=1)
+@inputs.as_json
+def train(seconds: float, compute: Compute, as_json: bool, **sizes: Any) -> None:
     """Measure how fast models train, as ratios taken in one run.
 
     RLSTM, LSTM and torch.nn.LSTM with equally many weights read the same windows in turn, beside the
@@ -203,11 +203,11 @@ def train(seconds: float, threads: int | None, device: str, as_json: bool, **siz
     """
     workload = Workload(**sizes)
     try:
-        rows = measure(workload, seconds, prepare_device(device, threads))
+        rows = measure(workload, seconds, compute.prepare())
     except ConfigError as error:
         raise click.BadParameter(str(error)) from error
     if as_json:
-        under = {"workload": asdict(workload), "threads": threads, "device": device}
+        under = {"workload": asdict(workload), **asdict(compute)}
         show_json({**under, "rows": [asdict(row) for row in rows]})
         return
     headers = ("", "weights", "tokens/s", "from", "to", "of sgemm", "of torch's", "of our LSTM")

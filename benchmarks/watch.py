@@ -20,6 +20,7 @@ from typing import Final
 
 import click
 
+from rlstm_client.cli import inputs
 from rlstm_training.commands import console
 from rlstm_training.commands.console import show_json, show_table, warn
 from rlstm_training.corpora import corpora_folder
@@ -161,13 +162,13 @@ def rows(found: Mapping[str, Found]) -> Iterator[Sequence[str]]:
 
 @console.command()
 @click.argument("model", default="bytes-small", help="Checkpoint folder, or the name of a shipped model.")
-@click.option("--logs", type=console.FILE, help="Folder of *.log.xz; default: RLSTM_CORPORA/logs.")
+@click.option("--logs", type=inputs.FILE, help="Folder of *.log.xz; default: RLSTM_CORPORA/logs.")
 @click.option("--only", multiple=True, help="Only this log; may be given often.")
 @click.option("--lines", type=click.IntRange(WARM_UP), default=2_000, help="Of each log, at most.")
 @click.option("--every", type=click.IntRange(1), default=25, help="A strange line after so many.")
 @click.option("--adapt", default="memory", help="What learns the log: memory, weights or both.")
 @click.option("--threshold", help="As of the command.")
-@console.as_json
+@inputs.as_json
 def watch(
     model: str,
     logs: Path | None,

@@ -1,6 +1,6 @@
 """Where load goes: to an engine of this process, or to a server over HTTP."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from benchmarks.serving.load import Rounds
 from benchmarks.serving.process import rounds_of
 from rlstm_server.caller import Call
 from rlstm_server.engine.engine import Engine
-from rlstm_server.metrics import Metrics
+from rlstm_server.metrics import Metrics, Phase
 from rlstm_server.schemas.sessions import AppendRequest, CreateSession
 from rlstm_server.schemas.text import AdaptationRequest, ScoreDetail
 
@@ -101,9 +101,11 @@ class TimedMetrics(Metrics):
         super().__init__()
         self.each: list[float] = []
 
-    def batch_step_finished(self, seconds: float) -> None:
+    def batch_step_finished(
+        self, seconds: float, rows: Mapping[Phase, int], tokens: Mapping[Phase, int]
+    ) -> None:
         """Count one more."""
-        super().batch_step_finished(seconds)
+        super().batch_step_finished(seconds, rows, tokens)
         self.each.append(seconds)
 
     async def read(self) -> Rounds:

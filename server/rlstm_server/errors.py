@@ -14,7 +14,7 @@ import re
 from typing import Any, ClassVar, Final, Literal
 
 Applied = Literal["no", "yes", "unknown"]
-Fact = str | int | float | None
+Fact = str | int | float | list[dict[str, str]] | None
 Rejection = Literal["queue_full", "too_large", "conflict", "drain", "auth", "rate", "store_down"]
 
 TABLE: Final[dict[str, type["ServerError"]]] = {}
@@ -61,7 +61,7 @@ class ServerError(Exception):
     @property
     def retry_after_seconds(self) -> float | None:
         """How long to wait before trying again, where that can help."""
-        value = self.facts.get("retry_after")
+        value: Any = self.facts.get("retry_after")
         return float(value) if value is not None else self.retry_seconds
 
     def doubt(self) -> None:
@@ -125,6 +125,9 @@ class InvalidField(InputError, status=422, openai_status=400):
 
 class IdempotencyMismatch(InputError, status=422):
     """The key was used with another body."""
+
+    def __init__(self, detail: str = "the idempotency key was used with another request") -> None:
+        super().__init__(detail)
 
 
 class ImportRejected(InputError, status=422):

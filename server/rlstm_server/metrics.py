@@ -111,13 +111,20 @@ class Metrics:
             gain = adapted - static
             self.gain_nats.labels("positive" if gain >= 0 else "negative").inc(abs(gain))
 
-    def batch_finished(self, seconds: float, rows: Mapping[Phase, int], tokens: Mapping[Phase, int]) -> None:
-        """Count what was performed at once: its rows and tokens by what they were for."""
+    def batch_step_finished(
+        self, seconds: float, rows: Mapping[Phase, int], tokens: Mapping[Phase, int]
+    ) -> None:
+        """Count one batch step of the device, if it computed anything: rows and tokens by what they were for.
+
+        Tokens are those of all its batches, rows those of the first, which has all.
+        """
         for phase, count in rows.items():
             if count:
                 self.batch_rows.labels(phase).observe(count)
                 self.batch_tokens.labels(phase).observe(tokens[phase])
-        if rows.get("update"):
+        if any(rows.values()):
+            self.batch_step_seconds.observe(seconds)
+        if rows["update"]:
             self.update_seconds.observe(seconds)
 
     def watch_device(self, jobs: Callable[[], int], rows: Callable[[], int], max_rows: int) -> None:
@@ -136,10 +143,6 @@ class Metrics:
     def store_unknown(self) -> None:
         """Publish that nobody knows: an old figure would look like a new one."""
         self.store_measured(sessions=math.nan, used=math.nan, most=math.nan, evicted=math.nan)
-
-    def batch_step_finished(self, seconds: float) -> None:
-        """Count one batch step of the device, of a batch or a few."""
-        self.batch_step_seconds.observe(seconds)
 
     def exposition(self) -> tuple[bytes, str]:
         """Write the registry in Prometheus' text form; answer it with its content type."""
@@ -172,16 +175,18 @@ class Metrics:
             "batch_step_seconds", "A batch step of the device", STEP_SECONDS
         )
         self.batch_rows = self._histogram(
-            "batch_size", "Rows of a batch, by what they are for", ROWS, phase=PHASES
+            "batch_size", "Rows of a batch step, by what they are for", ROWS, phase=PHASES
         )
-        self.batch_tokens = self._histogram("batch_tokens", "Tokens of a batch", BATCH_TOKENS, phase=PHASES)
+        self.batch_tokens = self._histogram(
+            "batch_tokens", "Tokens of a batch step", BATCH_TOKENS, phase=PHASES
+        )
 
     def _adaptation_metrics(self) -> None:
         self.updates = self._counter(
             "adapt_updates", "Gradient steps", outcome=("applied", "clipped", *sorted({*GUARDS.values()}))
         )
         self.update_seconds = self._histogram(
-            "adapt_update_seconds", "A batch in which rows learned", STEP_SECONDS
+            "adapt_update_seconds", "A batch step in which rows learned", STEP_SECONDS
         )
         self.static_weight = self._histogram(
             "mixture_static_weight", "Weight of the static expert at a commit", SHARES

@@ -13,7 +13,6 @@ from tabulate import tabulate
 
 from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
 from rlstm_model.checkpoint import CONFIG, WEIGHTS, CheckpointError, load, shipped_names
-from rlstm_server.settings import PREFIX, ModelSetting, listed
 
 RUNS = Path("runs")
 DEPTH = 3
@@ -60,9 +59,9 @@ def models(folders: Sequence[Path], as_json: bool) -> None:
 
 def _usual_folders() -> list[Path]:
     """Give those that are there: of runs, and of the models that a server would serve."""
-    served = map(ModelSetting.of, listed(os.environ.get(f"{PREFIX}MODEL", "")))
-    places = [RUNS, *(Path(setting.place) for setting in served)]
-    return [place for place in places if place.is_dir()]
+    served = [one.strip() for one in os.environ.get("RLSTM_MODEL", "").split(",")]
+    places = [one if Path(one).is_dir() else one.partition("=")[2] for one in served]  # PLACE or NAME=PLACE
+    return [RUNS, *(Path(place) for place in places if place)]
 
 
 def _checkpoints(folders: Sequence[Path]) -> list[Path]:

@@ -29,6 +29,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rlstm_server.errors import StartupError
+from rlstm_server.faults import reason
 
 PREFIX = "RLSTM_"
 SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
@@ -332,8 +333,7 @@ def _unknown(secrets: Path | None) -> Iterator[str]:
 
 def _sentences(error: ValidationError) -> list[str]:
     sentences = []
-    for fault in error.errors(include_url=False, include_context=False, include_input=False):
+    for fault in error.errors(include_url=False, include_input=False):
         name = "__".join(str(part) for part in fault["loc"]).upper()
-        reason = fault["msg"].removeprefix("Value error, ")
-        sentences.append(f"{PREFIX}{name}: {reason}" if name else reason)
+        sentences.append(f"{PREFIX}{name}: {reason(fault)}" if name else reason(fault))
     return sentences

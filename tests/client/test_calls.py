@@ -24,14 +24,10 @@ def call(**parts: Any) -> Call[Any]:
 
 def test_members_that_are_none_are_not_sent() -> None:
     """The server's defaults hold for what the caller left out; falsehoods are sent."""
-    body = encode({"a": None, "b": False, "c": 0, "d": "", "e": (1, 2), "f": {"g": None}})
+    body = encode({"a": None, "b": False, "c": 0, "d": "é", "e": (1, 2), "f": {"g": None}})
 
-    assert json.loads(body) == {"b": False, "c": 0, "d": "", "e": [1, 2], "f": {"g": None}}
-
-
-def test_text_travels_as_utf8() -> None:
-    """One character of text is not six of escapes."""
-    assert encode({"text": "é🙂"}) == '{"text": "é🙂"}'.encode()
+    assert json.loads(body) == {"b": False, "c": 0, "d": "é", "e": [1, 2], "f": {"g": None}}
+    assert "é".encode() in body  # one character of text is not six of escapes
 
 
 @pytest.mark.parametrize(
@@ -42,17 +38,6 @@ def test_what_no_json_can_carry(value: Any, said: str) -> None:
     """Half a surrogate pair, NaN and the like are refused before anything is sent."""
     with pytest.raises(RequestError, match=said):
         encode({"value": value})
-
-
-def test_headers() -> None:
-    """A body has its type, every call its request id, and a key makes it safe to repeat."""
-    keyed = call(content=b"{}", headers={"Idempotency-Key": "k"})
-
-    assert keyed.all_headers["Content-Type"] == "application/json"
-    assert keyed.all_headers["X-Request-Id"] == keyed.request_id
-    assert "Content-Type" not in call().all_headers
-    assert (keyed.keyed, call().keyed) == (True, False)
-    assert call().request_id != call().request_id
 
 
 def test_what_changes_a_session_carries_a_key_and_the_version_expected() -> None:

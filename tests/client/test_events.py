@@ -1,6 +1,5 @@
 """Events of a generation, as they are read."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,6 @@ from rlstm_client._events import EventReader
 from rlstm_client._http import ServerSentEvent
 from rlstm_client.errors import (
     APIError,
-    DrainingError,
     InternalError,
     StreamInterruptedError,
     UnreadableAnswerError,
@@ -50,15 +48,6 @@ def test_every_choice_has_to_end() -> None:
 
     reader.take(END)
     reader.finish()
-
-
-def test_an_error_event_is_raised() -> None:
-    """As the typed error, with the server's own words."""
-    document = {"type": "urn:rlstm:problem:draining", "status": 503, "detail": "going down", "applied": "yes"}
-    with pytest.raises(DrainingError) as caught:
-        EventReader(call()).take(ServerSentEvent(event="error", data=json.dumps(document)))
-
-    assert (caught.value.applied, caught.value.status, caught.value.request_id) == ("yes", 503, "r1")
 
 
 def test_an_error_event_of_an_unknown_kind() -> None:

@@ -1,6 +1,5 @@
 """Two replicas on one store behind nginx, as real processes."""
 
-import os
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -35,15 +34,8 @@ def nginx():
     return found
 
 
-@pytest.fixture(scope="session")
-def context():
-    """Give the fork server's context; one for all tests."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    return replicas.fork_server()
-
-
 @pytest.fixture
-def serve(nginx, context, tiny_checkpoint, tmp_path):
+def serve(nginx, tiny_checkpoint, tmp_path):
     """Give what starts a service, to be entered with `async with`; settings are those of each replica."""
 
     @asynccontextmanager
@@ -54,9 +46,7 @@ def serve(nginx, context, tiny_checkpoint, tmp_path):
             stack.push_async_callback(store.stop)
             common = {"model": str(tiny_checkpoint), "redis_url": store.url, "threads": 1, **settings}
             ports = free_ports(2)
-            fleet = await stack.enter_async_context(
-                replicas.running(context, tmp_path / "replicas", common, ports)
-            )
+            fleet = await stack.enter_async_context(replicas.running(tmp_path / "replicas", common, ports))
             addresses = [f"127.0.0.1:{port}" for port in ports]
             front = await stack.enter_async_context(proxy.running(tmp_path / "nginx", addresses))
             yield Service(front, fleet, addresses)

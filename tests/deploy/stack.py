@@ -5,69 +5,30 @@ What differs is what containers bring: addresses, ports and folders. Of Grafana 
 
 import subprocess
 import sysconfig
-import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 import yaml
+from tests import servers
 from tests.deploy import monitoring, proxy
 from tests.deploy.monitoring import DEPLOY
-from tests.servers import clean_environment, free_ports
+from tests.servers import free_ports
 
 from rlstm_server.store.embedded import find_binary
 
 COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
 START_SECONDS = 120
 SCRAPE_SECONDS = 1
-END_SECONDS = 20
-
-
-class Process:
-    """A service's process; `start` may be called again after its end."""
-
-    def __init__(self, name, folder, command, environment=None):
-        self.name, self.log = name, folder / f"{name}.log"
-        self._command = [str(part) for part in command]
-        self._environment = clean_environment(**(environment or {}))
-        self._folder = folder
-
-    def start(self):
-        """Start it."""
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=self._environment, cwd=self._folder
-            )
-
-    def wait(self):
-        """Let it end by itself; it must end well."""
-        assert self.process.wait(START_SECONDS) == 0, self.log.read_text()
-
-    def end(self):
-        """Ask it to end; gives its exit code."""
-        self.process.terminate()
-        return self.process.wait(END_SECONDS)
-
-    def close(self):
-        """End it, if it runs."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
 
 
 def until(condition, process=None, within=START_SECONDS):
-    """Wait for a condition and give its value; what httpx raises counts as not yet."""
-    deadline = time.monotonic() + within
-    while True:
-        try:
-            if found := condition():
-                return found
-        except httpx.HTTPError:
-            pass
-        said = process.log.read_text() if process else "it did not come to pass"
-        assert process is None or process.process.poll() is None, said
-        assert time.monotonic() < deadline, said
-        time.sleep(0.05)
+    """Wait for a condition and give its value, as long as a process runs; what httpx raises is not yet."""
+
+    def met():
+        return (process is None or process.check()) and condition()
+
+    return servers.until(met, within=within, passing=(httpx.HTTPError,))
 
 
 class Stack:
@@ -111,9 +72,9 @@ class Stack:
         install = self._ours("install", "store", "install")
         for _ in range(50):  # until the store listens
             install.start()
-            if install.process.wait(START_SECONDS) == 0:
+            if (code := install.process.wait(START_SECONDS)) == 0:
                 break
-        install.wait()
+        assert code == 0, install.errors()
         for name, address in self.addresses.items():
             self.servers[name] = self._run(stack, self._ours(name, *self._command(name), address=address))
         for name, address in self.addresses.items():
@@ -122,7 +83,7 @@ class Stack:
         front = proxy.Nginx(self.folder / "nginx", list(self.addresses.values()))
         self.url = front.url
         home = self.folder / "nginx"
-        nginx = Process("nginx", self.folder, [proxy.binary(), "-p", home, "-c", home / "nginx.conf"])
+        nginx = self._process("nginx", [proxy.binary(), "-p", home, "-c", home / "nginx.conf"])
         self._run(stack, nginx)
         until(lambda: httpx.get(f"{self.url}/health/ready", trust_env=False).is_success, nginx)
         self._run(stack, self._ours("probe", *self._command("probe")))
@@ -162,7 +123,11 @@ class Stack:
         }
         given |= {"RLSTM_HOST": host, "RLSTM_PORT": port, "RLSTM_MODEL": str(self.model)}
         program = Path(sysconfig.get_path("scripts")) / "rlstm"
-        return Process(name, self.folder, [program, *command], given)
+        return self._process(name, [program, *command], **given)
+
+    def _process(self, name, command, **variables):
+        log, environment = self.folder / f"{name}.log", servers.clean_environment(**variables)
+        return servers.Process(command, log, environment, cwd=self.folder)
 
     def _store(self):
         """redis.conf and users.acl as they are, with compose's own options over them."""
@@ -172,7 +137,7 @@ class Stack:
         here = {"* -::*": "127.0.0.1", "/data": str(data)}
         options = [here.get(word, word) for word in options]
         options += ["--port", self.store_port, "--aclfile", self.secrets / "users.acl"]
-        return Process("store", self.folder, [find_binary(), mounted, *options])
+        return self._process("store", [find_binary(), mounted, *options])
 
     def _prometheus(self):
         """prometheus.yaml with other addresses, and looking more often."""
@@ -191,9 +156,8 @@ class Stack:
         (self.folder / "prometheus.yaml").write_text(text)
         command = [monitoring.program("prometheus"), f"--config.file={self.folder}/prometheus.yaml"]
         command += [f"--storage.tsdb.path={self.folder}/tsdb"]
-        return Process(
-            "prometheus", self.folder, [*command, f"--web.listen-address=127.0.0.1:{self.prometheus_port}"]
-        )
+        address = f"--web.listen-address=127.0.0.1:{self.prometheus_port}"
+        return self._process("prometheus", [*command, address])
 
 
 @contextmanager

@@ -51,16 +51,6 @@ def test_the_base_is_one_and_pinned():
     assert bases <= {"${PYTHON}", *STAGES}
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_it_runs_as_nobody_and_by_itself(target):
-    """A numbered user, the program as process 1 so that signals reach it, and SIGTERM, which drains."""
-    assert values(target, "USER") == ["10001:10001"]
-    assert json.loads(values(target, "ENTRYPOINT")[0]) == ["rlstm"]
-    assert json.loads(values(target, "CMD")[0]) == ["serve"]
-    assert values(target, "STOPSIGNAL") == ["SIGTERM"]
-    assert values(target, "EXPOSE") == ["8000"]
-
-
 def test_health_is_asked_where_the_server_answers():
     """In exec form, by what the image has, at the port that the server is told."""
     (check,) = values("cpu", "HEALTHCHECK")
@@ -79,15 +69,6 @@ def test_variables_are_settings(target):
     assert set(ours) <= set(Settings.model_fields)
     assert Settings(**ours, api_keys="some-key-or-other").device == target
     assert (ours["host"], ours["port"]) == ("0.0.0.0", "8000")
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_what_is_built_is_copied_and_nothing_else(target):
-    """The last stage takes one folder of a stage of its own; sources, caches and tools stay behind."""
-    _, instructions = STAGES[target]
-    copies = [rest for name, rest in instructions if name == "COPY"]
-    assert copies == [f"--from=packages-{target} /opt/rlstm /opt/rlstm"]
-    assert not [rest for rest in values("runtime", "COPY") if "--from" not in rest]
 
 
 def test_every_source_is_let_in():

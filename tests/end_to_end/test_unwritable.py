@@ -30,7 +30,7 @@ PRINTING = {
     "session stream": ["session", "stream", "{session}", "--file", "{file}"],
     "session score": ["session", "score", "{session}", "{text}"],
     "session generate": ["session", "generate", "{session}", "--max-tokens", "5"],
-    "session export": ["session", "export", "{session}", "{out}"],
+    "session export": ["session", "export", "{session}", "{out}", "--force"],
     "serve": ["serve", "{model}", "--port", "0"],
     "serve check": ["serve", "{model}", "--check"],
     "models": ["models"],

@@ -4,12 +4,12 @@ import json
 import shutil
 import signal
 import subprocess
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
+from tests import servers
 from tests.client.cli.test_feeds import exported
 from tests.servers import free_ports
 
@@ -29,14 +29,7 @@ STRANGE = "~~~ ÄÖÜ ### kernel oops in lib%%% ~~~"
 
 def until(found, what):
     """Wait for what is not empty."""
-    for _ in range(400):
-        try:
-            if answer := found():
-                return answer
-        except (httpx.HTTPError, LookupError, ValueError):
-            pass
-        time.sleep(0.25)
-    raise AssertionError(what())
+    return servers.until(found, within=100, passing=(httpx.HTTPError, LookupError, ValueError), said=what)
 
 
 @pytest.fixture

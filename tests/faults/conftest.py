@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 from tests.server.store.servers import Server, program
-from tests.server.store.servers import free_port as some_free_port
 
 from . import replicas
 from .history import History
@@ -24,16 +23,6 @@ class Sizes:
     stalls: int
     stall_seconds: float
 
-    @property
-    def store_kills(self):
-        """One in ten of the first."""
-        return max(1, self.kills // 10)
-
-    @property
-    def other_store_kills(self):
-        """One in ten of the others."""
-        return max(1, self.other_kills // 10)
-
 
 FULL = Sizes(kills=200, other_kills=50, pauses=70, stalls=12, stall_seconds=8.0)
 SHORT = Sizes(kills=10, other_kills=5, pauses=4, stalls=2, stall_seconds=2.0)
@@ -47,13 +36,6 @@ def sizes():
     return replace(chosen, kills=kills, other_kills=min(kills, chosen.other_kills))
 
 
-@pytest.fixture(scope="session")
-def context():
-    """Give the context that forks replicas; one for all tests."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    return replicas.fork_server()
-
-
 @dataclass(frozen=True)
 class Service:
     """Replicas on one store, what breaks them, and what their clients are told."""
@@ -65,7 +47,7 @@ class Service:
 
 
 @pytest.fixture
-def serve(context, tiny_checkpoint, tmp_path):
+def serve(tiny_checkpoint, tmp_path):
     """Give what runs a service, to be entered with `async with`.
 
     kind       of the store: `valkey` (the packaged one) or `redis` (the system's)
@@ -93,15 +75,9 @@ def serve(context, tiny_checkpoint, tmp_path):
                 "threads": 1,
                 "redis_url": address or store.url,
             } | (settings or {})
-            async with replicas.running(context, tmp_path, chosen, [0] * seats) as fleet:
+            async with replicas.running(tmp_path, chosen, [0] * seats) as fleet:
                 yield Service(store, fleet, Nemesis(fleet, store, seed), History())
         finally:
             store.close()
 
     return running
-
-
-@pytest.fixture
-def free_port():
-    """Give a port for a store that somebody must know before it starts."""
-    return some_free_port()

@@ -1,6 +1,5 @@
 """What clients asked for and what they were told: all that a service is held to afterwards."""
 
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -74,21 +73,12 @@ class History:
         self.statuses = Counter()
         self.waits = []
         self.acknowledged = 0
-        self.outage_seconds = 0.0
-        self._last = time.monotonic()
 
     @property
     def living(self):
         """The sessions whose end nobody has asked for."""
         return [told for told in self.sessions.values() if not told.deleting]
 
-    def begin(self):
-        """From now on the time between two acknowledgements is an outage."""
-        self._last = time.monotonic()
-
     def acknowledge(self):
         """Count an operation that a client was told has happened."""
-        now = time.monotonic()
         self.acknowledged += 1
-        self.outage_seconds = max(self.outage_seconds, now - self._last)
-        self._last = now

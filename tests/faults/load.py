@@ -74,7 +74,6 @@ class Clients:
         """Make the first sessions, then begin."""
         dice = random.Random(f"{self._seed} first")
         await asyncio.gather(*(self._create(dice) for _ in range(self._count)))
-        self.history.begin()
         self.workers.start()
         return self
 

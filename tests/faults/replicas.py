@@ -15,6 +15,7 @@ import resource
 import signal
 import sys
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 
 ADDRESS = re.compile(rb"http://\S+:\d+")
@@ -23,8 +24,10 @@ _BUFFER = 65_536
 COUNT_SECONDS = 30
 
 
+@cache
 def fork_server():
     """Give the context that forks replicas; its first process waits until everything is imported."""
+    os.environ["OMP_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["orjson", "rlstm_server.cli", __name__])
     return context
@@ -99,8 +102,8 @@ class Replica:
 class Replicas:
     """All replicas of one service, a seat for each of `ports`; 0 is one that is free."""
 
-    def __init__(self, context, folder, settings, ports):
-        self._context = context
+    def __init__(self, folder, settings, ports):
+        self._context = fork_server()
         self._folder = folder
         self._settings = settings
         self._started = 0
@@ -156,10 +159,10 @@ class Replicas:
 
 
 @asynccontextmanager
-async def running(context, folder, settings, ports):
+async def running(folder, settings, ports):
     """Give replicas on all seats; killed at the end."""
     folder.mkdir(parents=True, exist_ok=True)
-    replicas = Replicas(context, folder, settings, ports)
+    replicas = Replicas(folder, settings, ports)
     try:
         await asyncio.gather(*(replicas.start(seat) for seat in range(len(ports))))
         yield replicas

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import httpx
 import pytest
 
 from .checker import judge
@@ -54,23 +53,3 @@ async def test_jumps_of_the_clock_lose_nothing(serve, clock, sizes, tiny_checkpo
         print(f"{sizes.stalls * 2} jumps of the store's clock: {verdict.counts}")
 
     assert verdict.faults == []
-
-
-async def test_a_session_ends_by_the_clock_of_the_store(serve, clock):
-    """Half an hour to live is over when the store says so, whatever the time is where the server runs."""
-    async with (
-        serve(seats=1, environment=clock.environment) as service,
-        httpx.AsyncClient(base_url=service.replicas.seats[0].url, timeout=30) as client,
-    ):
-        made = (await client.post("/sessions", json={"ttl_seconds": HOUR / 2})).json()
-        path = f"/sessions/{made['id']}"
-        for ahead in (HOUR // 2 - 60, HOUR - 120):
-            clock.set(ahead)
-            assert (await client.post(f"{path}/append", json={"text": "a"})).status_code == 200
-        clock.set(2 * HOUR)
-        gone = await client.post(f"{path}/append", json={"text": "a"})
-        clock.set(0)
-        back = await client.get(path)
-
-    assert (gone.status_code, gone.json()["type"]) == (410, "urn:rlstm:problem:session_expired")
-    assert back.status_code == 410

@@ -17,12 +17,12 @@ from .nemesis import Nemesis
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 
-async def test_an_embedded_store_survives_kill_9(context, sizes, tiny_checkpoint, tmp_path):
+async def test_an_embedded_store_survives_kill_9(sizes, tiny_checkpoint, tmp_path):
     """In turn: the store, which its server starts again; and the server, which takes the store along."""
     data, history = tmp_path / "data", History()
     settings = {"model": str(tiny_checkpoint), "threads": 1, "data_dir": str(data)}
     kills = sizes.other_kills
-    async with replicas.running(context, tmp_path, settings, [0]) as fleet:
+    async with replicas.running(tmp_path, settings, [0]) as fleet:
         nemesis = Nemesis(fleet, None, seed=37)
         async with Clients(fleet, history, seed=37, workers=6, sessions=8) as clients:
             for kill in range(kills):

@@ -6,6 +6,7 @@ import httpx
 import pytest
 from tests.server.store.proxy import FaultyProxy
 from tests.server.store.servers import Server, program
+from tests.servers import free_ports
 
 from .checker import judge
 from .load import Clients
@@ -14,7 +15,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 TEXT = "the quick brown fox jumps over the lazy dog\n"
 ROOM = 512 << 20
-DISK = 400_000
+DISK = 6_000_000
 
 
 def set_room(store, room_bytes):
@@ -99,12 +100,12 @@ async def full_at(client, service, proxy, change, number):
     return filling.full
 
 
-async def test_no_call_is_half_done_when_the_store_fills_up(serve, free_port):
+async def test_no_call_is_half_done_when_the_store_fills_up(serve):
     """Full before the first, the second, ... request of every change: done whole, or 503 `store_full`."""
-    met = 0
+    met, (port,) = 0, free_ports(1)
     async with (
-        FaultyProxy(f"redis://127.0.0.1:{free_port}") as proxy,
-        serve(port=free_port, address=proxy.url, seats=1) as service,
+        FaultyProxy(f"redis://127.0.0.1:{port}") as proxy,
+        serve(port=port, address=proxy.url, seats=1) as service,
         httpx.AsyncClient(base_url=service.replicas.seats[0].url, timeout=30) as client,
     ):
         for change in CHANGES:
@@ -122,10 +123,10 @@ async def test_no_call_is_half_done_when_the_store_fills_up(serve, free_port):
     print(f"{met} times a full store in the middle of {len(CHANGES)} kinds of change: 0 half done")
 
 
-async def test_a_full_disk_loses_nothing(serve, tiny_checkpoint, tmp_path, free_port):
+async def test_a_full_disk_loses_nothing(serve, tiny_checkpoint):
     """The store dies of a disk without room, under load; with more room it has all that was acknowledged."""
-    async with serve(port=free_port, limit_bytes=DISK) as service:
-        with_room = Server(program("valkey"), service.store.folder, port=free_port, maxmemory=ROOM)
+    async with serve(limit_bytes=DISK) as service:
+        with_room = Server(program("valkey"), service.store.folder, port=service.store.port, maxmemory=ROOM)
         async with Clients(service.replicas, service.history, seed=19) as clients:
             while service.store.alive:
                 clients.workers.check()

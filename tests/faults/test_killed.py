@@ -15,7 +15,7 @@ async def test_sessions_survive_kill_9(serve, sizes, tiny_checkpoint, kind):
     """Valkey, as it is packaged, and the system's Redis."""
     packaged = kind == "valkey"
     kills = sizes.kills if packaged else sizes.other_kills
-    store_kills = sizes.store_kills if packaged else sizes.other_store_kills
+    store_kills = max(1, kills // 10)
     async with serve(kind) as service:
         async with Clients(service.replicas, service.history, seed=7, adaptations=ADAPTATIONS) as clients:
             await service.nemesis.kill(clients, of_replicas=kills, of_store=store_kills)

@@ -1,7 +1,6 @@
-"""The mutants, and those of the simulation, are packages beside the tests."""
+"""The mutants are a package beside the tests."""
 
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "simulation")]
+sys.path.insert(0, str(Path(__file__).parent))

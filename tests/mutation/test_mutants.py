@@ -12,7 +12,6 @@ import pytest
 from mutants.table import MUTANTS
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = (Path(__file__).parent, ROOT / "tests" / "simulation")
 SHORT = ("no_chain_check", "no_operation_ids", "acknowledged_before_commit", "anothers_state_committed")
 AT_ONCE = 2
 ASSERTED = ("AssertionError", "assert ", "Failed: DID NOT RAISE")
@@ -23,7 +22,7 @@ def run(report, *arguments):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, FOLDERS)), "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=900,

@@ -5,7 +5,6 @@ import random
 import re
 
 import pytest
-from tests.page import given
 
 from rlstm_client._appends import cut
 from rlstm_model.vocab import ByteVocab, SubwordVocab, WordVocab
@@ -53,6 +52,28 @@ def texts(count):
     return ["".join(chance.choices(CHARACTERS, k=chance.randrange(1, 400))) for _ in range(count)]
 
 
+SESSION = {"position": 0, "weights": [0.5, 0.5], "totals": {"bytes": 0, "adapted_bits": 0, "static_bits": 0}}
+"""As much of a new session as a transcript asks for."""
+
+
+def answer_to(piece, text, *, position=0, pending=0, seed=0):
+    """As much of the answer to an append, which read `piece`, with scores drawn at random."""
+    chance = random.Random(f"{seed}-{position}")
+    adapted = [-chance.expovariate(0.6) for _ in piece.ids]
+    return {
+        "position": position + len(piece.ids),
+        "logprobs": adapted,
+        "static_logprobs": [min(0.0, bits - chance.gauss(0.2, 0.4)) for bits in adapted],
+        "ranks": [1 + int(bits * bits) for bits in adapted],
+        "ids": list(piece.ids),
+        "starts": list(piece.starts),
+        "ends": list(piece.ends),
+        "weights": [0.25, 0.75],
+        "pending": pending,
+        "totals": {"tokens": len(piece.ids), "bytes": len(text.encode())},
+    }
+
+
 def answers(vocab, text, seed):
     """A text in random pieces, each with the answer to it; the last flushes what is held back."""
     chance, place, position = random.Random(seed), START, 0
@@ -61,9 +82,8 @@ def answers(vocab, text, seed):
     for start, end in zip([0, *borders], [*borders, len(text)], strict=True):
         final = end == len(text)
         piece = read_passage(vocab, text[start:end], "", place=place, final=final)
-        answer = given.answer(
-            piece, piece.text, position=position, pending=len(piece.after.pending), seed=seed
-        )
+        held = len(piece.after.pending)
+        answer = answer_to(piece, piece.text, position=position, pending=held, seed=seed)
         pieces.append((text[start:end], answer))
         place, position = piece.after, answer["position"]
     return pieces
@@ -84,7 +104,7 @@ def test_text_and_bits_are_all_there_however_it_was_cut(visit, kind):
     known = "".join(sorted(set(SAMPLE)))
     for seed, text in enumerate(texts(20) if kind != "characters" else [known * 3, SAMPLE]):
         pieces = answers(vocab, text, seed)
-        shown = visit.page.evaluate(READ, [given.SESSION, kind != "words", json.loads(json.dumps(pieces))])
+        shown = visit.page.evaluate(READ, [SESSION, kind != "words", json.loads(json.dumps(pieces))])
         columns = [answer for _, answer in pieces]
         assert text.startswith(shown["text"])
         assert text[len(shown["text"]) :].strip() == ""
@@ -100,7 +120,7 @@ def test_blocks_stay_short(visit):
     """Lines of any length, and none at all."""
     for text in ("a line\n" * 3000, "word " * 4000, "x" * 20_000):
         piece = read_passage(ByteVocab(), text, "", place=START, final=True)
-        shown = visit.page.evaluate(READ, [given.SESSION, True, [[text, given.answer(piece, text)]]])
+        shown = visit.page.evaluate(READ, [SESSION, True, [[text, answer_to(piece, text)]]])
         assert shown["text"] == text
         assert shown["longest"] <= 4802
         assert shown["curve"] > len(text) / 40

@@ -3,11 +3,13 @@
 import hashlib
 import json
 import logging
+import shutil
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
+from rlstm_model.checkpoint import ADAPTATION
 from rlstm_server.app import create_app
 from rlstm_server.logs import AUDIT, LOGGER
 from rlstm_server.settings import Settings
@@ -16,7 +18,7 @@ from rlstm_server.store.memory_store import MemoryStore
 from .documented import checks
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def serve(tiny_checkpoint):
     """Give what runs an application and makes a client of it, to be entered with `async with`."""
 
@@ -44,6 +46,13 @@ async def client(serve):
     """A client of a server with default settings."""
     async with serve() as client:
         yield client
+
+
+@pytest.fixture
+def uncalibrated(tiny_checkpoint, tmp_path):
+    """The same model without what it would learn by."""
+    folder = tmp_path / "tiny"
+    return str(shutil.copytree(tiny_checkpoint, folder, ignore=shutil.ignore_patterns(ADAPTATION)))
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 import asyncio
 import gc
-import shutil
 
-import httpx
 import pytest
 
 from rlstm_server.api.auth import ALL_SCOPES, SCOPES
@@ -37,16 +35,10 @@ async def test_two_applications_in_one_process_share_nothing(serve):
         assert 'endpoint="POST /sessions",outcome="ok"} 0.0' in (await second.get("/metrics")).text
 
 
-async def test_without_calibration_a_server_scores_and_does_not_learn(tiny_checkpoint, tmp_path):
+async def test_without_calibration_a_server_scores_and_does_not_learn(serve, uncalibrated):
     """Learning is refused by a sentence that says what is missing; everything else works."""
-    copy = tmp_path / "tiny"
-    shutil.copytree(tiny_checkpoint, copy)
-    (copy / "adaptation.safetensors").unlink()
-    app = create_app(Settings(model=str(copy)), store=MemoryStore())
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
-    ):
+    async with serve(model=uncalibrated) as client:
+        assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["tiny"]
         assert (await client.post("/score", json={"text": "a"})).status_code == 200
         refused = await client.post("/score", json={"text": "a", "adapt": True})
         assert refused.status_code == 422
@@ -71,14 +63,10 @@ async def test_of_two_faults_at_the_start_one_is_told(monkeypatch):
     assert not told
 
 
-async def test_the_engine_is_built_by_the_settings(tiny_checkpoint):
+async def test_the_engine_is_built_by_the_settings(serve):
     """Rows of a batch step, memory for copies, and places in the queue."""
-    settings = Settings(
-        model=str(tiny_checkpoint), rows=24, cache_bytes=1_000_000, limits={"queued_jobs": 77}
-    )
-    app = create_app(settings, store=MemoryStore())
-    async with app.router.lifespan_context(app):
-        services = app.state.services
+    async with serve(rows=24, cache_bytes=1_000_000, limits={"queued_jobs": 77}) as client:
+        services = client.app.state.services
         engine = services.engine
         assert (engine.worker.rows, engine.worker.capacity) == (24, 77)
         assert engine.sessions.cache.max_bytes == 1_000_000

@@ -35,10 +35,12 @@ def test_every_metric_has_the_prefix_and_plain_labels():
 def test_a_batch_is_counted_by_what_its_rows_were_for():
     """Rows and tokens of each phase that had any; one in which rows learned is an update."""
     metrics = Metrics()
-    metrics.batch_finished(0.02, {"score": 3, "update": 0}, {"score": 60, "update": 0})
-    metrics.batch_finished(0.05, {"generate": 1, "update": 8}, {"generate": 1, "update": 160})
-    metrics.batch_step_finished(0.07)
-    assert value(metrics, "rlstm_batch_step_seconds_count") == 1
+    counts = [((3, 0, 0), (60, 0, 0)), ((0, 1, 8), (0, 1, 160)), ((0, 0, 0), (0, 0, 0))]
+    for seconds, (rows, tokens) in zip((0.02, 0.05, 0.01), counts, strict=True):
+        metrics.batch_step_finished(
+            seconds, dict(zip(PHASES, rows, strict=True)), dict(zip(PHASES, tokens, strict=True))
+        )
+    assert value(metrics, "rlstm_batch_step_seconds_count") == 2
     assert value(metrics, "rlstm_batch_step_seconds_sum") == 0.07
     assert value(metrics, "rlstm_adapt_update_seconds_sum") == 0.05
     assert value(metrics, "rlstm_adapt_update_seconds_count") == 1
@@ -50,6 +52,6 @@ def test_a_batch_is_counted_by_what_its_rows_were_for():
 def test_every_operation_of_the_store_has_its_series():
     """One that is not in the closed set would add series when it is first called."""
     given = vars(SessionStore)
-    calls = {name for name, made in given.items() if inspect.iscoroutinefunction(made)} - {"check", "close"}
-    assert len(calls) == len(STORE_OPERATIONS) > 15
-    assert calls - {"load_head"} == set(STORE_OPERATIONS) - {"load"}
+    calls = {name for name in given if inspect.iscoroutinefunction(given[name]) and name[0] != "_"}
+    assert calls - {"check", "close", "load_head"} == set(STORE_OPERATIONS) - {"load"}
+    assert len(STORE_OPERATIONS) > 15

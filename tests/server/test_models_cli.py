@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -41,6 +43,13 @@ def test_a_local_model_is_described(models, tiny_checkpoint, tmp_path):
         "rules": [f"full:{known.parameters.config.num_parameters}", "output_bias:256"],
         "fault": None,
     }
+
+
+def test_it_needs_nothing_of_a_server():
+    """Models are listed where only training is installed."""
+    others = ["fastapi", "pydantic", "pydantic_settings", "redis", "uvicorn"]
+    code = f"import sys; sys.modules.update(dict.fromkeys({others})); import rlstm_server.models_cli"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_broken_ones_are_named_beside_the_others(models, tiny_checkpoint, tmp_path):

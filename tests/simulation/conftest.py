@@ -1,6 +1,7 @@
-"""The simulation's own modules are a package beside the tests."""
+"""The simulation's own modules, and the faults that it must notice, are packages beside the tests."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "mutation")]

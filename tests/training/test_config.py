@@ -1,7 +1,7 @@
 import pytest
 
 from rlstm_model.config import ModelConfig
-from rlstm_training.config import Averaging, Recipe, Source
+from rlstm_training.config import Recipe, Source
 
 
 def test_another_format_is_refused(toy_recipe):
@@ -19,43 +19,14 @@ def test_unknown_and_missing_fields_are_refused(toy_recipe, change):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [
-        ("sources", ()),
-        ("window", 0),
-        ("steps", 0),
-        ("learning_rate", 0.0),
-        ("learning_rate", float("nan")),
-        ("clip_norm", 0.0),
-        ("validation_tokens", 0),
-        ("dropout_samples", 0),
-        ("reset_probability", 1.5),
-        ("checkpoint_every", 0),
-        ("evaluate_every", 0),
-        ("jitter_lines", -1),
-        ("early_stopping", -1),
-        ("divergence_resets", -1),
-        ("divergence_margin", -0.1),
-        ("divergence_margin", float("nan")),
-        ("l2", -1e-9),
-        ("vocab", "syllables"),
-        ("batching", "random"),
-        ("optimizer", "sgd"),
-        ("decay", "cosine"),
-        ("loss_scale", "sum"),
-        ("precision", "float16"),
-    ],
+    [("sources", ()), ("window", 0), ("learning_rate", 0.0), ("l2", float("nan")), ("vocab", "syllables")],
 )
 def test_impossible_values_name_their_field(toy_recipe, field, value):
-    """A recipe that cannot be run is refused when it is made."""
+    """A recipe that cannot be run is refused when it is made, and in one line when it is read."""
     with pytest.raises(ValueError, match=field):
         toy_recipe(**{field: value})
-
-
-@pytest.mark.parametrize(("field", "value"), [("kind", "ema"), ("every", 0), ("patience", 0), ("latest", 0)])
-def test_impossible_averages_name_their_field(field, value):
-    """An average that cannot be taken is refused when it is named."""
-    with pytest.raises(ValueError, match=f"averaging.{field}"):
-        Averaging(**{field: value})
+    with pytest.raises(ValueError, match=rf"^not a recipe of this version: {field}: [^\n]+$"):
+        Recipe.from_json({**toy_recipe().to_json(), field: value})
 
 
 def test_contiguous_rows_have_no_jitter(toy_recipe):
@@ -84,12 +55,6 @@ def test_pitfall_14_the_published_optimiser_is_the_default():
     )
     assert (recipe.optimizer, recipe.beta1, recipe.beta2, recipe.epsilon) == ("radam", 0.0, 0.999, 1e-8)
     assert recipe.reset_probability == 0.01
-
-
-def test_a_source_without_rows_is_refused():
-    """A source that nothing reads names itself."""
-    with pytest.raises(ValueError, match="source novels: rows"):
-        Source(corpus="novels", rows=0)
 
 
 def test_rates():

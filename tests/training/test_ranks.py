@@ -11,7 +11,7 @@ from tests.servers import free_ports
 from rlstm_training.config import Averaging
 from rlstm_training.corpora.texts import prepare
 from rlstm_training.loop import train
-from rlstm_training.ranks import ALONE, RankError, Ranks, launched_ranks, own_device
+from rlstm_training.ranks import RankError, Ranks, own_device
 from rlstm_training.reporting import Reporter
 from rlstm_training.run import RunDirectory
 
@@ -166,17 +166,6 @@ def test_two_processes_train_as_one_does(recipe, train_as_two, tmp_path, assert_
     assert RunDirectory(killed).saved_steps()[-1] < 13
     assert train_as_two(killed, recipe)[0] == [0, 0]
     assert_same_run(killed, two, within=0)
-
-
-def test_a_rank_alone_leaves_all_as_it_is():
-    """Without torchrun there is one process, which has all rows and agrees with itself."""
-    with launched_ranks(torch.device("cpu")) as ranks:
-        assert ranks == ALONE
-        assert ranks.share(5) == slice(0, 5)
-        assert ranks.told_by_first([1.5], torch.device("cpu")) == [1.5]
-        tensor = torch.arange(3.0)
-        ranks.mean_([tensor])
-        assert ranks.gather_rows(tensor, 0).tolist() == [0.0, 1.0, 2.0]
 
 
 def test_shares_are_equal_and_cover_all_rows():

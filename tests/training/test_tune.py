@@ -383,4 +383,4 @@ def test_wrong_usage_is_said(rlstm, typed, tmp_path):
         (rlstm("train", "--recipe", tmp_path / "gone.json"), 2, "No such file"),
     ]:
         assert answer.exit_code == code, message
-        assert message in " ".join(answer.stderr.replace("│", " ").split())
+        assert message in answer.stderr

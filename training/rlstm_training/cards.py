@@ -1,10 +1,11 @@
 """Model cards: what a checkpoint is, was trained on, and reaches; and how a run becomes a checkpoint."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rlstm_model.checkpoint import CARD, CARD_FIELDS, Checkpoint, CheckpointError, StoredDtype, save
 from rlstm_model.files import replace_file
@@ -57,61 +58,39 @@ def model_card(
     ``valid`` holds bits per token by text, read in stripes; ``new_texts`` says from which step on which texts
     were no longer what they had been. Raises CorpusError for a corpus that is gone.
     """
-    model, corpora = recipe.model, recipe.corpora
-    data = "".join(_data_row(recipe, corpus) for corpus in corpora)
-    results = "".join(f"| {_short(name)} | {bits:.3f} |\n" for name, bits in valid.items())
-    later = "".join(
-        f"\nOthers from step {change['step']:,} on: {', '.join(map(_short, change['texts']))}.\n"
-        for change in new_texts
+    licences = {corpus: locate(corpus, "train").licence for corpus in recipe.corpora}
+    return _page(
+        "card",
+        recipe=recipe,
+        steps=steps,
+        valid=valid,
+        new_texts=new_texts,
+        licences=licences,
+        licence=_licence(licences.values()),
+        english=_ENGLISH.issuperset(licences),
+        fields=CARD_FIELDS,
     )
-    mogrifier = f"{model.mogrifier_rounds} mogrifier rounds of rank {model.mogrifier_rank or 'full'}"
-    return f"""{_front_matter(corpora)}
-
-# {recipe.name}
-
-A recurrent language model over {recipe.vocab}: {model.num_parameters:,} weights, {model.num_layers}
-{model.cell.upper()} layers of {model.hidden_size} units, {mogrifier}.
-
-## Training
-
-Recipe `{recipe.name}`: {steps:,} steps of {recipe.tokens_per_step:,} tokens ({recipe.rows} rows, window
-{recipe.window}), learning rate {recipe.learning_rate:g} ({recipe.decay}), seed {recipe.seed}.
-
-| text | rows by form | licence |
-| --- | --- | --- |
-{data}{later}
-## Results
-
-Bits per token of the beginning of each validation text, read in stripes:
-
-| text | bits |
-| --- | --- |
-{results}"""
 
 
-def _front_matter(corpora: Sequence[str]) -> str:
-    """What hubs index. Licence and language are named where those of every text are known."""
-    licences = [locate(corpus, "train").licence for corpus in corpora]
-    fields = [
-        f"license: {_licence(licences)}",
-        *(["language: en"] if _ENGLISH.issuperset(corpora) else []),
-        *CARD_FIELDS,
-        *_listed("datasets", [Path(corpus).name for corpus in corpora]),
-        *_listed("metrics", ("perplexity",)),
-    ]
-    return "\n".join(["---", *fields, "---"])
+def _page(name: str, **given: Any) -> str:
+    """A template, filled in."""
+    environment = Environment(
+        loader=PackageLoader("rlstm_training"),
+        autoescape=False,  # noqa: S701 -- it is Markdown
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"name": lambda corpus: Path(corpus).name, "short": _short}
+    return environment.get_template(f"{name}.md.j2").render(given)
 
 
-def _licence(licences: Sequence[str]) -> str:
+def _licence(licences: Iterable[str]) -> str:
     """The hubs' word for a licence that all texts allow: those in the public domain allow any."""
     bound = [licence for licence in licences if not licence.startswith("public domain")]
     share_alike = [licence.replace(" ", "-").upper().startswith(_SHARE_ALIKE) for licence in bound]
     return _SHARE_ALIKE.lower() if bound and all(share_alike) else "unknown"
-
-
-def _listed(name: str, values: Iterable[str]) -> list[str]:
-    """A list in YAML; its values are quoted as in JSON, whatever they hold."""
-    return [f"{name}:", *(f"- {json.dumps(value, ensure_ascii=False)}" for value in values)]
 
 
 def with_section(card: str, title: str, body: str) -> str:
@@ -144,32 +123,12 @@ def rewrite_card(checkpoint: Checkpoint, change: Callable[[str], str]) -> None:
 
 def calibration_section(trials: Trials, experts: int) -> str:
     """The table of a rule's search: bits per byte of each held-out text, in a session of so many experts."""
-    best = trials.best.setting
-    sessions = f"sessions of {experts} expert{'s' if experts > 1 else ''}"
-    headers, *rows = trials.table()
-    lines = [
-        f"Rate {best.rate:g}, decay {best.decay:g}, epsilon {best.epsilon:g}, segments of {best.segment}",
-        f"tokens: the least regret over held-out texts in {sessions}, one a text. In bits per byte;",
-        "*regret* is the part of the possible gain that is missed, its mean over texts: 0 is the best of all",
-        "trials on each, 1 as good as static.",
-        "",
-        *_table_head(headers),
-        *map(_table_row, rows),
-    ]
-    return "\n".join(lines)
+    return _page("calibration", best=trials.best.setting, experts=experts, table=trials.table())
 
 
 def evaluation_section(results: Sequence[Mapping[str, Any]]) -> str:
     """The table of results kept beside a checkpoint, in the measure that is published for its tokens."""
-    lines = [
-        "Every token of a text, ends of lines too, in order: batch 1, the state carried from its beginning.",
-        "Settings were chosen on validation text. A temperature multiplies the logits.",
-        "",
-        *_table_head(
-            ("text", "tokens", "measure", "static", "adapted", "temperature", "dropout samples", "learning")
-        ),
-    ]
-    return "\n".join([*lines, *(_table_row(_result_row(result)) for result in results)])
+    return _page("evaluation", rows=map(_result_row, results))
 
 
 def _result_row(result: Mapping[str, Any]) -> tuple[str, ...]:
@@ -204,20 +163,6 @@ def _rule(settings: Mapping[str, Any]) -> str:
         f"{config['segment']}, rate {config['rate'] * settings['rate_scale']:g}, decay {config['decay']:g}, "
         f"epsilon {config['epsilon']:g}"
     )
-
-
-def _table_head(names: Sequence[str]) -> list[str]:
-    return [_table_row(names), _table_row(["---"] * len(names))]
-
-
-def _table_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _data_row(recipe: Recipe, corpus: str) -> str:
-    forms = [f"{source.rows} {source.form}" for source in recipe.sources if source.corpus == corpus]
-    licence = locate(corpus, "train").licence
-    return f"| {Path(corpus).name} | {', '.join(forms)} | {licence} |\n"
 
 
 def _short(label: str) -> str:

@@ -1,10 +1,12 @@
 """Recipe: everything that determines a training run, in one immutable value."""
 
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import asdict, field
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
 
 from rlstm_model.config import ModelConfig
 from rlstm_model.network.dropout import DropoutRates
@@ -20,8 +22,16 @@ AverageKind = Literal["none", "tail", "two_tailed"]
 OptimizerKind = Literal["radam", "adam"]
 Decay = Literal["constant", "linear"]
 
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=0)]
 
-@dataclass(frozen=True, kw_only=True)
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Source:
     """A corpus, the form its text is read in, and how many rows of the batch read it.
 
@@ -29,15 +39,11 @@ class Source:
     """
 
     corpus: str
-    rows: int
+    rows: Positive
     form: Form = "as_is"
 
-    def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise ValueError(f"source {self.corpus}: rows must be at least 1, not {self.rows}")
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Averaging:
     """Which average of the weights is evaluated and kept beside the raw ones.
 
@@ -50,18 +56,12 @@ class Averaging:
     """
 
     kind: AverageKind = "none"
-    every: int = 1
-    patience: int = 3
-    latest: int = 2**62
-
-    def __post_init__(self) -> None:
-        _refuse_unless_one_of(get_args(AverageKind), "averaging.kind", self.kind)
-        for name in ("every", "patience", "latest"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"averaging.{name} must be at least 1, not {getattr(self, name)}")
+    every: Positive = 1
+    patience: Positive = 3
+    latest: Positive = 2**62
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Recipe:
     """A complete training run.
 
@@ -104,50 +104,38 @@ class Recipe:
     name: str
     model: ModelConfig
     vocab: VocabKind
-    sources: tuple[Source, ...]
+    sources: Annotated[tuple[Source, ...], Field(min_length=1)]
     batching: Batching = "heads"
-    jitter_lines: int = 0
-    window: int
-    steps: int
+    jitter_lines: Count = 0
+    window: Positive
+    steps: Positive
     optimizer: OptimizerKind = "radam"
-    learning_rate: float
+    learning_rate: Rate
     decay: Decay = "constant"
     beta1: float = 0.0
     beta2: float = 0.999
     epsilon: float = 1e-8
     loss_scale: LossScale = "mean_over_tokens"
-    l2: float = 0.0
-    clip_norm: float = 1.0
+    l2: Weight = 0.0
+    clip_norm: Rate = 1.0
     dropout: DropoutRates = field(default_factory=DropoutRates)
-    dropout_samples: int = 1
-    reset_probability: float = 0.01
+    dropout_samples: Positive = 1
+    reset_probability: Share = 0.01
     chrono_max: float | None = 50.0
     averaging: Averaging = field(default_factory=Averaging)
-    evaluate_every: int = 1000
-    validation_tokens: int = 60_000
-    early_stopping: int = 0
-    divergence_margin: float = 0.5
-    divergence_resets: int = 10
-    checkpoint_every: int = 250
+    evaluate_every: Positive = 1000
+    validation_tokens: Positive = 60_000
+    early_stopping: Count = 0
+    divergence_margin: Weight = 0.5
+    divergence_resets: Count = 10
+    checkpoint_every: Positive = 250
     start_from: str | None = None
     precision: Precision = "float32"
     seed: int = 1
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            _refuse_unless_one_of(choices, name, getattr(self, name))
-        if not self.sources:
-            raise ValueError("sources must name at least one corpus")
-        for name, least in _LEAST.items():
-            if not getattr(self, name) >= least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        for name in ("learning_rate", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         if self.batching == "contiguous" and self.jitter_lines:
             raise ValueError("jitter_lines must be 0 where batching is contiguous: only heads jitter")
-        if not 0 <= self.reset_probability <= 1:
-            raise ValueError(f"reset_probability must lie in [0, 1], not {self.reset_probability}")
 
     @property
     def rows(self) -> int:
@@ -190,32 +178,11 @@ class Recipe:
         """The recipe in ``data``. Raises ValueError when it is of another format or incomplete."""
         if data.get("format_version") != FORMAT_VERSION:
             raise ValueError(f"format_version must be {FORMAT_VERSION}, not {data.get('format_version')!r}")
-        rest = {name: value for name, value in data.items() if name != "format_version"}
+        rest = {name: value for name, value in data.items() if name not in ("format_version", "model")}
         try:
-            rest["model"] = ModelConfig.from_json(rest["model"])
-            rest["sources"] = tuple(Source(**source) for source in rest["sources"])
-            rest["averaging"] = Averaging(**rest["averaging"])
-            rest["dropout"] = DropoutRates(**rest["dropout"])
-            return cls(**rest)
+            return cls(model=ModelConfig.from_json(data["model"]), **rest)
+        except ValidationError as error:
+            faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+            raise ValueError(f"not a recipe of this version: {'; '.join(faults)}") from error
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a recipe of this version: {error}") from error
-
-
-_LEAST = {
-    **dict.fromkeys(("window", "steps", "dropout_samples", "validation_tokens"), 1),
-    **dict.fromkeys(("evaluate_every", "checkpoint_every"), 1),
-    **dict.fromkeys(("jitter_lines", "early_stopping", "divergence_resets", "l2", "divergence_margin"), 0),
-}
-_CHOICES = {
-    "vocab": get_args(VocabKind),
-    "batching": get_args(Batching),
-    "optimizer": get_args(OptimizerKind),
-    "decay": get_args(Decay),
-    "loss_scale": get_args(LossScale),
-    "precision": get_args(Precision),
-}
-
-
-def _refuse_unless_one_of(choices: tuple[str, ...], name: str, value: object) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")

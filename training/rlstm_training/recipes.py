@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.network.dropout import DropoutRates
-from rlstm_training.config import Averaging, Recipe, Source
+from rlstm_training.config import Recipe
 
 _TABLE: Final[dict[str, dict[str, Any]]] = tomllib.loads(
     Path(__file__).with_suffix(".toml").read_text("utf-8")
@@ -42,9 +41,6 @@ def _recipe(name: str) -> Recipe:
     return Recipe(
         name=name,
         model=model if weights is None else model.with_budget(weights),
-        sources=tuple(Source(**source) for source in fields.pop("sources")),
-        dropout=DropoutRates(**fields.pop("dropout", {})),
-        averaging=Averaging(**fields.pop("averaging", {})),
         **fields,
     )
 

@@ -23,9 +23,9 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from rlstm_client.cli import inputs
 from rlstm_model.files import replace_file
 from rlstm_training.commands import console
-from rlstm_training.commands.console import show_json
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.published import transformers
 from rlstm_training.recipes import RECIPES
@@ -468,10 +468,10 @@ def _fenced(text: str) -> Markup:
 )
 @click.option(
     "--out",
-    type=console.FILE,
+    type=inputs.FILE,
     help=f"NAME.html, one file; or NAME.md, figures beside it (default: {DEFAULT}).",
 )
-@console.as_json
+@inputs.as_json
 def report(runs: Sequence[Path], out: Path | None, as_json: bool) -> None:
     """Compare training runs: results, settings that differ, spread over seeds, curves.
 
@@ -495,6 +495,6 @@ def report(runs: Sequence[Path], out: Path | None, as_json: bool) -> None:
     if as_json:
         told = {"differences": differences(groups), "groups": [group.to_json() for group in groups]}
         named = [{"folder": str(problem.folder), "what": problem.what} for problem in problems]
-        show_json({"runs": [run.row() for run in ordered], **told, "problems": named})
+        console.show_json({"runs": [run.row() for run in ordered], **told, "problems": named})
     else:
         click.echo(f"report: {path}")

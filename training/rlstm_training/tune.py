@@ -33,16 +33,15 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from rlstm_client.cli import inputs
 from rlstm_model.files import replace_file
 from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.batches import Texts
-from rlstm_training.commands import console
+from rlstm_training.commands import console, given
 from rlstm_training.commands.console import show_json, show_table
-from rlstm_training.commands.given import prepare_device, recipe_chosen
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.texts import prepare
 from rlstm_training.loop import train
-from rlstm_training.recipes import RECIPES
 from rlstm_training.reporting import ProgressBar, Record, Reporter, measure_of, scalars
 from rlstm_training.run import Diverged, RunDirectory, RunError
 from rlstm_training.trainer import CPU
@@ -413,66 +412,58 @@ def _try(
     return outcome, watch.best
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """How a search is made."""
+
+    study: Path | None = inputs.option("Study, NAME.db (default: runs/tune-RECIPE.db); runs lie in NAME/.")
+    trials: int | None = inputs.option(f"Draws in all (default: {DRAWS}).", type=click.IntRange(1))
+    random: int | None = inputs.option(
+        "So many independent draws in all, as the paper's 60.", type=click.IntRange(1)
+    )
+    steps: int | None = inputs.option("Optimiser steps of a draw.", type=click.IntRange(1))
+    ranges: RangesName | None = inputs.option(
+        "The paper's ranges (default: enwik8 for bytes and text8, else words)."
+    )
+    budget: int | None = inputs.option("Weights (default: the recipe's).", type=click.IntRange(1))
+    seed: int = inputs.option("Seed of the draws.", default=1, type=click.IntRange(0))
+    prune: bool = inputs.option("Cut off draws behind the median.", "--prune/--no-prune", default=True)
+
+    def search(self, recipe: Recipe) -> Search:
+        """The search around a recipe. Wrong usage when its budget is too small for every draw."""
+        base = for_search(recipe, self.steps)
+        try:
+            return Search(
+                recipe=base,
+                ranges=self.ranges or ranges_for(base),
+                budget=self.budget or base.model.num_parameters,
+                strategy="random" if self.random else "tpe",
+                seed=self.seed,
+            )
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--budget") from error
+
+
 @console.command()
-@click.argument("recipe", required=False, help=f"One of {', '.join(RECIPES)}.")
-@console.recipe_file
-@click.option(
-    "--study", type=console.FILE, help="Study, NAME.db (default: runs/tune-RECIPE.db); runs lie in NAME/."
-)
-@click.option("--trials", type=click.IntRange(1), help=f"Draws in all (default: {DRAWS}).")
-@click.option("--random", type=click.IntRange(1), help="So many independent draws in all, as the paper's 60.")
-@click.option("--steps", type=click.IntRange(1), help="Optimiser steps of a draw.")
-@click.option(
-    "--ranges",
-    type=click.Choice(get_args(RangesName)),
-    help="The paper's ranges (default: enwik8 for bytes and text8, else words).",
-)
-@click.option("--budget", type=click.IntRange(1), help="Weights (default: the recipe's).")
-@click.option("--seed", type=click.IntRange(0), default=1, help="Seed of the draws.")
-@click.option("--prune/--no-prune", default=True, help="Cut off draws behind the median.")
-@console.own_corpus
-@console.threads()
-@console.device()
-@console.as_json
-def tune(
-    recipe: str | None,
-    file: Path | None,
-    study: Path | None,
-    trials: int | None,
-    random: int | None,
-    steps: int | None,
-    ranges: RangesName | None,
-    budget: int | None,
-    seed: int,
-    prune: bool,
-    corpus: str | None,
-    threads: int | None,
-    device: str,
-    as_json: bool,
-) -> None:
+@given.chosen
+@inputs.given("asked", Asked)
+@given.compute
+@inputs.as_json
+def tune(chosen: given.Chosen, asked: Asked, compute: given.Compute, as_json: bool) -> None:
     """Search learning rate, L2, dropout, mogrifier and T_max over the paper's ranges.
 
     The same command goes on after an interruption. Several processes may work on one study. Draws that are
     behind are cut off; the best recipe is kept: train it with rlstm train --recipe.
     """
-    if trials is not None and random is not None:
+    if asked.trials is not None and asked.random is not None:
         raise click.BadParameter("give either --trials or --random", param_hint="--random")
-    target = prepare_device(device, threads)
+    target = compute.prepare()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    base = for_search(recipe_chosen(recipe, file, corpus), steps)
-    try:
-        search = Search(
-            recipe=base,
-            ranges=ranges or ranges_for(base),
-            budget=budget or base.model.num_parameters,
-            strategy="random" if random else "tpe",
-            seed=seed,
-        )
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--budget") from error
-    texts, _ = prepare(base)
-    with Study.open(study or Path("runs") / f"tune-{base.name}.db", search) as opened:
-        run_search(opened, texts, draws=random or trials or DRAWS, prune=prune, device=target)
+    search = asked.search(chosen.read())
+    texts, _ = prepare(search.recipe)
+    with Study.open(asked.study or Path("runs") / f"tune-{search.recipe.name}.db", search) as opened:
+        draws = asked.random or asked.trials or DRAWS
+        run_search(opened, texts, draws=draws, prune=asked.prune, device=target)
         _tell(opened, as_json)
 
 

@@ -29,6 +29,7 @@ from rlstm_server.caller import (
     TokenBucket,
 )
 from rlstm_server.errors import Forbidden, StartupError, Unauthorized
+from rlstm_server.faults import reason
 from rlstm_server.settings import Settings, is_loopback
 
 OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
@@ -157,9 +158,9 @@ def _records_of_file(settings: Settings) -> list[KeyRecord]:
     except OSError as error:
         raise StartupError(f"RLSTM_API_KEYS_FILE: cannot read {path}: {error.strerror}") from None
     except ValidationError as error:
-        fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        fault = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in fault["loc"]) or "the file"
-        raise StartupError(f"RLSTM_API_KEYS_FILE: {path}: {place}: {fault['msg']}") from None
+        raise StartupError(f"RLSTM_API_KEYS_FILE: {path}: {place}: {reason(fault)}") from None
     if not records:
         raise StartupError(f"RLSTM_API_KEYS_FILE: {path} holds no key")
     return records
@@ -174,32 +175,30 @@ class FailedLogins:
 
     def __init__(self, burst: int) -> None:
         self._burst = burst
-        self._addresses: OrderedDict[str, _Address] = OrderedDict()
+        self._addresses: OrderedDict[str, tuple[TokenBucket, set[str]]] = OrderedDict()
 
     def failed(self, address: str) -> None:
         """Count a wrong key. Raises RateLimited when there were too many."""
-        self._of(address).wrong.take()
+        wrong, _ = self._of(address)
+        wrong.take()
 
     def succeeded(self, address: str, key_id: str) -> None:
         """Remember the key of this address. Raises RateLimited when it is new amid too many wrong ones."""
-        seen = self._of(address)
-        if key_id not in seen.keys:
-            seen.wrong.check()
-            seen.keys.add(key_id)
+        wrong, used = self._of(address)
+        if key_id not in used:
+            wrong.check()
+            used.add(key_id)
 
-    def _of(self, address: str) -> _Address:
+    def _of(self, address: str) -> tuple[TokenBucket, set[str]]:
+        """Give what an address has left of wrong keys, and the right ones that it used."""
         caller = caller_of(address)
-        found = self._addresses.setdefault(caller, _Address(self._burst))
+        if (found := self._addresses.get(caller)) is None:
+            wrong = TokenBucket("wrong keys from this address", PER_SECOND, burst=self._burst)
+            found = self._addresses[caller] = wrong, set()
         self._addresses.move_to_end(caller)
         if len(self._addresses) > ADDRESSES:
             self._addresses.popitem(last=False)
         return found
-
-
-class _Address:
-    def __init__(self, burst: int) -> None:
-        self.wrong = TokenBucket("wrong keys from this address", PER_SECOND, burst=burst)
-        self.keys: set[str] = set()
 
 
 def caller_of(address: str) -> str:

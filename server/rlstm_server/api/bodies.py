@@ -14,11 +14,10 @@ from typing import Any, Final, Literal
 import jiter
 import orjson
 from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute, APIRouter
 from pydantic import BaseModel, Field
 
-from rlstm_server.api.problems import MEDIA_TYPE
+from rlstm_server.api.problems import MEDIA_TYPE, invalid_fields
 from rlstm_server.engine.requests import off_loop
 from rlstm_server.errors import InvalidJson, InvalidText, UnsupportedMediaType
 from rlstm_server.schemas.text import Timings
@@ -31,9 +30,6 @@ INLINE_BYTES: Final = 16_384
 
 MAX_PARTS: Final = 65_536
 """Objects, lists and fields of one body: what takes much more memory parsed than written."""
-
-MAX_FAULTS: Final = 16
-"""So many faults of a body are told."""
 
 INLINE_TOKENS: Final = 512
 """An answer about fewer tokens is encoded at once; a larger one in a thread."""
@@ -54,7 +50,8 @@ class StrictRoute(APIRoute):
         def read(body: bytes) -> Any:
             value, faults = schema.validate(parse_strictly(body), loc=("body",))
             if faults:
-                raise RequestValidationError(faults[:MAX_FAULTS])
+                model: Any = schema.field_info.annotation
+                raise invalid_fields(faults, model)
             return value
 
         async def handle_strictly(request: Request) -> Response:

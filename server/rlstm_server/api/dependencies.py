@@ -16,6 +16,7 @@ from rlstm_server.engine.engine import Engine
 from rlstm_server.errors import NotFound
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import NAME
+from rlstm_server.schemas.wire import MinVersionField
 from rlstm_server.settings import Settings
 
 
@@ -157,7 +158,7 @@ async def _snapshot(
     return snapshot
 
 
-MinVersion = Annotated[int | None, Query(ge=0, lt=2**63, description="Refuse (412) an older session.")]
+MinVersion = Annotated[MinVersionField, Query()]
 SnapshotDep = Annotated[str, Depends(_snapshot)]
 ContextDep = Annotated[RequestContext, Depends(_plain)]
 """A request of no session."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
@@ -43,7 +43,8 @@ TOKEN_NUMBERS = 3
 
 HEADERS = {"x-accel-buffering": "no"}  # keeps nginx from holding events back
 
-Events = AsyncGenerator[CompletionEvent, None]
+Events = AsyncGenerator[Sequence[CompletionEvent], None]
+"""Those that are there at once, at least one."""
 
 
 EVENTS: Final[Mapping[str, type]] = {"token": TokenEvent, "end": EndEvent, "error": Problem}
@@ -88,7 +89,7 @@ async def generate(body: GenerateRequest, context: ContextDep) -> Response:
 
 
 async def respond(
-    events: AsyncGenerator[GenerationEvent, None],
+    events: Events,
     body: Sampling,
     context: RequestContext,
     identity: EngineIdentity | None = None,
@@ -157,13 +158,14 @@ async def take_in(events: Events, choices: int) -> Texts:
     """Take in all events of so many choices. Raises InternalError where one has no end."""
     texts = Texts()
     async with aclosing(events):
-        async for event in events:
-            if isinstance(event, PromptEvent):
-                texts.prompts[event.prompt] = event
-            elif isinstance(event, TokenEvent):
-                texts.tokens[event.choice].append(event)
-            else:
-                texts.ends[event.choice] = event
+        async for batch in events:
+            for event in batch:
+                if isinstance(event, TokenEvent):
+                    texts.tokens[event.choice].append(event)
+                elif isinstance(event, PromptEvent):
+                    texts.prompts[event.prompt] = event
+                else:
+                    texts.ends[event.choice] = event
     if sorted(texts.ends) != list(range(choices)):
         raise InternalError("the events ended before the texts did")
     return texts
@@ -227,7 +229,7 @@ async def open_stream(
     return EventStream(_frames(pull, events, script, context), headers=HEADERS | dict(headers or {}))
 
 
-async def _stop(pull: asyncio.Future[CompletionEvent], events: Events) -> None:
+async def _stop(pull: asyncio.Future[Sequence[CompletionEvent]], events: Events) -> None:
     """Cancel the step under way, then close the generator: its work ends with its reader."""
     pull.cancel()
     await asyncio.gather(pull, return_exceptions=True)
@@ -235,8 +237,9 @@ async def _stop(pull: asyncio.Future[CompletionEvent], events: Events) -> None:
 
 
 async def _frames(
-    pull: asyncio.Future[CompletionEvent], events: Events, script: Script, context: RequestContext
+    pull: asyncio.Future[Sequence[CompletionEvent]], events: Events, script: Script, context: RequestContext
 ) -> AsyncGenerator[bytes, None]:
+    """Write the events, those that are there at once in one chunk of the body."""
     trace, last = context.trace, None
     times: dict[int, float] = {}
     try:
@@ -246,16 +249,16 @@ async def _frames(
                 yield KEEPALIVE_COMMENT
                 continue
             try:
-                last = event = pull.result()
+                batch = pull.result()
             except StopAsyncIteration:
                 break
-            pull = asyncio.ensure_future(anext(events))
-            if isinstance(event, TokenEvent):
-                _measure(event, times, context)
-            elif event.version is not None:
-                trace.version = event.version
-            for written in script.event(event):
-                yield written
+            pull, last = asyncio.ensure_future(anext(events)), batch[-1]
+            for event in batch:
+                if isinstance(event, TokenEvent):
+                    _measure(event, times, context)
+                elif event.version is not None:
+                    trace.version = event.version
+            yield b"".join(written for event in batch for written in script.event(event))
         if not isinstance(last, EndEvent):
             raise InternalError("the events ended before the text did")
         closing = script.end()
@@ -267,8 +270,7 @@ async def _frames(
         closing = script.failure(InternalError(), trace.request_id)
     finally:
         await _stop(pull, events)
-    for written in closing:
-        yield written
+    yield b"".join(closing)
 
 
 def _measure(event: TokenEvent, times: dict[int, float], context: RequestContext) -> None:

@@ -9,17 +9,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from rlstm_server import errors
 from rlstm_server.api.tracing import TRACE, Face, Trace
+from rlstm_server.faults import reason
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:rlstm:problem:"
@@ -31,6 +34,9 @@ TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate
 FIELD_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 PARAM: Final = re.compile(rf"({FIELD_NAME.pattern})(?=$|[.\[])")
 """The field of a request in a place such as `prompt[1].text`; a limit's name is none."""
+MAX_FAULTS: Final = 16
+"""So many faults of a request are told."""
+
 METADATA: Final = "metadata"
 """The field whose own fields are the caller's: none of their names is repeated."""
 
@@ -66,7 +72,7 @@ def envelope(error: errors.ServerError) -> dict[str, object]:
     }
 
 
-def respond(error: errors.ServerError, request_id: str, face: Face = "native", **members: object) -> Response:
+def respond(error: errors.ServerError, request_id: str, face: Face = "native") -> Response:
     """Answer with `error` in these words, `Retry-After` included where a repeat can help."""
     headers = _headers(error)
     if face == "openai":
@@ -74,14 +80,14 @@ def respond(error: errors.ServerError, request_id: str, face: Face = "native", *
         headers["x-should-retry"] = "true" if "retry-after" in headers else "false"
         body = orjson.dumps(envelope(error))
         return Response(body, error.openai_status, headers, media_type="application/json")
-    body = orjson.dumps(document(error, request_id) | members)
+    body = orjson.dumps(document(error, request_id))
     return Response(body, error.status, headers, media_type=MEDIA_TYPE)
 
 
-def answer(error: errors.ServerError, trace: Trace, **members: object) -> Response:
+def answer(error: errors.ServerError, trace: Trace) -> Response:
     """Answer `error`, and note it in the request's trace."""
     note(error, trace)
-    return respond(error, trace.request_id, trace.face, **members)
+    return respond(error, trace.request_id, trace.face)
 
 
 def note(error: errors.ServerError, trace: Trace) -> None:
@@ -124,16 +130,35 @@ def _path(location: Sequence[str | int]) -> str:
     return written.removeprefix(".") or "body"
 
 
-def invalid_field(fault: Mapping[str, Any]) -> errors.InvalidField:
-    """Say what pydantic found wrong, and where, without what was sent."""
-    field = _path(fault["loc"] or ("body",))
-    return errors.InvalidField(field, f"{field}: {_reason(fault)}")
+def invalid_fields(
+    faults: Sequence[Mapping[str, Any]], schema: type[BaseModel] | None = None
+) -> errors.InvalidField:
+    """Say what pydantic found wrong, and where; `schema` is what the value was held against."""
+    told: dict[str, str] = {}
+    for fault in faults[:MAX_FAULTS]:  # a value of several types has a fault for each: the first is told
+        told.setdefault(_path(fault["loc"] or ("body",)), _detail(fault, schema))
+    field, detail = next(iter(told.items()))
+    error = errors.InvalidField(field, f"{field}: {detail}")
+    error.facts["errors"] = [{"field": field, "detail": detail} for field, detail in told.items()]
+    return error
 
 
-def _reason(fault: Mapping[str, Any]) -> str:
-    if fault["type"] == "extra_forbidden":
-        return "there is no such field"
-    return str(fault["msg"]).removeprefix("Value error, ")
+def _detail(fault: Mapping[str, Any], schema: type[BaseModel] | None) -> str:
+    """Say what is wrong; of a field that is none also which one it is like."""
+    *place, name = map(str, fault["loc"] or ("",))
+    for part in place:
+        if schema is not None and part in schema.model_fields:
+            schema = _model_in(schema.model_fields[part].annotation)
+    is_unknown = fault["type"] == "extra_forbidden" and FIELD_NAME.fullmatch(name)
+    near = get_close_matches(name, schema.model_fields, n=1, cutoff=0.7) if schema and is_unknown else ()
+    return reason(fault) + "".join(f"; {field} may be meant" for field in near)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Find the model that a type is made of, such as a list of it."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
 async def answer_error(request: Request, error: Any) -> Response:
@@ -142,10 +167,8 @@ async def answer_error(request: Request, error: Any) -> Response:
 
 
 async def answer_validation(request: Request, error: Any) -> Response:
-    """Answer a body or parameter that does not fit its schema: all faulty fields, by name."""
-    found = error.errors()[:16]
-    faults = [{"field": _path(fault["loc"]), "detail": _reason(fault)} for fault in found]
-    return answer(invalid_field(found[0]), request.scope[TRACE], errors=faults)
+    """Answer a parameter that does not fit its schema."""
+    return await answer_error(request, invalid_fields(error.errors()))
 
 
 async def answer_http(request: Request, error: Any) -> Response:

@@ -25,8 +25,6 @@ from rlstm_server.api.generate import respond as respond_events
 from rlstm_server.errors import InvalidField
 from rlstm_server.schemas.generation import SessionGenerate
 from rlstm_server.schemas.sessions import (
-    MAX_TTL_SECONDS,
-    NAME,
     AppendAnswer,
     AppendRequest,
     CandidatesAnswer,
@@ -36,6 +34,7 @@ from rlstm_server.schemas.sessions import (
     CreateSession,
     ForkRequest,
     ImportRequest,
+    Name,
     NoteAnswer,
     ResetRequest,
     RestoreRequest,
@@ -44,6 +43,7 @@ from rlstm_server.schemas.sessions import (
     SnapshotAnswer,
     SnapshotPage,
     SnapshotRequest,
+    TTLSeconds,
     UpdateRequest,
 )
 from rlstm_server.schemas.wire import Unit
@@ -58,17 +58,10 @@ FILE: Final[dict[str, Any]] = {OCTETS: {"schema": {"type": "string", "format": "
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
 PageSize = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Sessions on a page.")]
 NameQuery = Annotated[
-    str | None,
-    Query(
-        pattern=f"^{NAME.pattern}$",
-        description="Only the session of this name; none where there is none.",
-    ),
+    Name | None, Query(description="Only the session of this name; none where there is none.")
 ]
 Cursor = Annotated[str | None, Query(max_length=512, description="As the page before gave it.")]
-NewName = Annotated[str | None, Query(pattern=f"^{NAME.pattern}$", description="Unique among your sessions.")]
-TTLSeconds = Annotated[
-    float | None, Query(ge=1, le=MAX_TTL_SECONDS, description="It expires this long after its last change.")
-]
+NewName = Annotated[Name | None, Query(description="Unique among your sessions.")]
 
 ONE: Final = "/{session_id}"
 CHANGE: Final = (*BODY, *SESSION)
@@ -245,7 +238,7 @@ async def import_session(
     request: Request,
     context: KeyedDep,
     name: NewName = None,
-    ttl_seconds: TTLSeconds = None,
+    ttl_seconds: Annotated[TTLSeconds, Query()] = None,
 ) -> Response:
     """Make a session of an exported file; it gets an id of its own."""
     check_declared(request, OCTETS)

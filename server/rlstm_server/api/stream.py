@@ -9,7 +9,6 @@ to any server, all frames that were not acknowledged: each takes effect once.
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,7 +37,7 @@ from rlstm_server.errors import (
     SlowConsumer,
     UpgradeRequired,
 )
-from rlstm_server.schemas.sessions import AppendAnswer, AppendRequest, Frame, ScoresField
+from rlstm_server.schemas.sessions import AppendAnswer, AppendRequest, Frame, Name, ScoresField
 from rlstm_server.schemas.wire import FLAT, Answer, Strict, UnitField, laid_out
 
 PROTOCOL: Final = "rlstm.v1"
@@ -50,7 +49,6 @@ FRAME_BYTES: Final = 65_536
 WINDOW: Final = 8
 """Frames that a sender may have under way: the store keeps so many answers whole, for a frame sent again."""
 
-NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 PAUSED: Final = (RateLimited, Overloaded, InFlight, Conflict)
 """What passes by itself: the sender waits, and hears nothing of it."""
 
@@ -104,10 +102,9 @@ def frame_schema() -> dict[str, Any]:
 class Asked(Strict):
     """What the address says of the stream."""
 
-    stream: Annotated[
-        str | None,
-        Field(pattern=f"^{NAME.pattern}$", description="Drawn by the sender: frames sent again need it."),
-    ] = None
+    stream: Annotated[Name | None, Field(description="Drawn by the sender: frames sent again need it.")] = (
+        None
+    )
     scores: ScoresField = "tokens"
     unit: UnitField = "nats"
 
@@ -221,7 +218,7 @@ def _read(schema: type[Schema], value: object) -> Schema:
     try:
         return schema.model_validate(value)
     except ValidationError as error:
-        raise problems.invalid_field(error.errors(include_url=False, include_input=False)[0]) from None
+        raise problems.invalid_fields(error.errors(include_url=False), schema) from None
 
 
 routes = APIRouter(prefix="/sessions", tags=["sessions"])

@@ -142,9 +142,9 @@ class Endpoints:
         return OTHER, None
 
     def methods_of(self, path: str) -> list[str]:
-        """List all methods that a path takes."""
+        """List all methods that a path takes; a WebSocket is none."""
         found = [(method, template) for method, template, pattern in self._all if pattern.match(path)]
-        return sorted(method for method, template in found if template == found[0][1])
+        return sorted(method for method, template in found if template == found[0][1] and method != WEBSOCKET)
 
 
 def face_of(path: str) -> Face:

@@ -24,7 +24,7 @@ from rlstm_server.engine.state import SessionCopy, SessionFacts
 from rlstm_server.errors import InvalidField, ModelMismatch, StateCorrupt
 from rlstm_server.schemas.sessions import AppendAnswer, SessionInfo
 from rlstm_server.schemas.text import Columns
-from rlstm_server.store.base import Head, Listed
+from rlstm_server.store.base import Head
 
 _LEVEL: Final = 1
 _FLOATS: Final = (
@@ -76,11 +76,11 @@ def read_session(data: bytes) -> SessionInfo:
         raise StateCorrupt("the session's description cannot be read") from error
 
 
-def session_info(session_id: str, head: Head) -> SessionInfo:
+def session_info(head: Head) -> SessionInfo:
     """Describe a session by its head, whose times are the store's. Raises StateCorrupt."""
     return replace(
         read_session(head.info),
-        id=session_id,
+        id=head.key.session_id,
         name=head.name,
         version=head.version,
         created_at=head.created_at_ms / 1000,
@@ -101,10 +101,10 @@ def session_facts(head: Head) -> SessionFacts:
     )
 
 
-def most_bytes(models: Models, listed: Listed) -> int:
+def most_bytes(models: Models, head: Head) -> int:
     """What a session's state may come to; of a damaged description nobody can say."""
     try:
-        info = read_session(listed.head.info)
+        info = read_session(head.info)
     except StateCorrupt:
         return 0
     try:

@@ -11,8 +11,7 @@ from functools import partial
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.answers import info_of, session_info
-from rlstm_server.engine.queue import Task
-from rlstm_server.engine.quotas import Charge
+from rlstm_server.engine.queue import Charge, Task
 from rlstm_server.engine.reading import Piece, read_passage, read_piece
 from rlstm_server.engine.session import Sessions, Staged
 from rlstm_server.engine.snapshots import NamedSnapshots
@@ -131,7 +130,7 @@ class Changes:
 
     async def _info(self, key: SessionKey, known: Replayed) -> SessionInfo:
         head = await self.sessions.store.load_head(key, with_state=False)
-        present = session_info(key.session_id, head)
+        present = session_info(head)
         # Metadata of long ago are stored no longer; the present ones are the best that is known.
         metadata = present.metadata if known.details is None else answers.parse(known.details or b"{}")
         return replace(answers.read_session(known.summary), expires_at=present.expires_at, metadata=metadata)

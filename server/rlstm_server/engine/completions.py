@@ -16,12 +16,12 @@ from functools import partial
 
 from rlstm_model.adaptation.evaluator import Reader
 from rlstm_model.adaptation.state import Cursor
-from rlstm_server.caller import Call
 from rlstm_server.engine import requests
+from rlstm_server.engine.buffer import Buffer
 from rlstm_server.engine.changes import Changes
-from rlstm_server.engine.generate import Generation, StopStrings, charged
+from rlstm_server.engine.generate import Generation, StopStrings
 from rlstm_server.engine.models import Models, ServedModel
-from rlstm_server.engine.quotas import Charge
+from rlstm_server.engine.queue import Charge
 from rlstm_server.engine.reading import (
     EMPTY,
     Piece,
@@ -40,7 +40,6 @@ from rlstm_server.schemas.generation import (
     CompletionEvent,
     CompletionRequest,
     GenerateRequest,
-    GenerationEvent,
     GenerationSettings,
     PromptEvent,
 )
@@ -112,7 +111,7 @@ class Completions:
     sessions: Sessions
     changes: Changes
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Sequence[CompletionEvent], None]:
         """Continuations of one prompt, token by token."""
         limits = self.changes.limits
         requests.check_generation(request.settings, limits)
@@ -124,12 +123,12 @@ class Completions:
         prompt = Prompt(piece=piece, follows="bos")
         with self.sessions.taking(None, request.call.quota) as charge:
             charge.add(tokens=len(piece.ids))
-            async with aclosing(self._continue(order, [prompt], request.call, charge)) as events:
-                async for event in events:
-                    if not isinstance(event, PromptEvent):
-                        yield event
+            async with aclosing(self._continue(order, [prompt], request, charge)) as batches:
+                async for events in batches:
+                    charge.show(events)
+                    yield events
 
-    async def complete(self, request: CompletionRequest) -> AsyncGenerator[CompletionEvent, None]:
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Sequence[CompletionEvent], None]:
         """Prompts read and scored, a PromptEvent each, and their continuations, token by token."""
         requests.check_completion(request, self.changes.limits)
         served = self.models.named(request.model)
@@ -146,9 +145,10 @@ class Completions:
                 prompts = [await self._store(order, request, prompts[0].piece)]
             count = sum(prompt.tokens for prompt in prompts if prompt.stored is None)
             charge.add(tokens=count, learned=0 if order.choice is None else count)
-            async with aclosing(self._continue(order, prompts, request.call, charge)) as events:
-                async for event in events:
-                    yield event
+            async with aclosing(self._continue(order, prompts, request, charge)) as batches:
+                async for events in batches:
+                    charge.show(events)
+                    yield events
 
     async def _open(
         self, order: _Order, request: CompletionRequest, version: int | None = None
@@ -179,12 +179,17 @@ class Completions:
         return Prompt(piece=piece, follows="session", stored=columns)
 
     def _continue(
-        self, order: _Order, prompts: Sequence[Prompt], caller: Call, charge: Charge
-    ) -> AsyncGenerator[CompletionEvent, None]:
+        self,
+        order: _Order,
+        prompts: Sequence[Prompt],
+        request: GenerateRequest | CompletionRequest,
+        charge: Charge,
+    ) -> AsyncGenerator[Sequence[CompletionEvent], None]:
+        charge.generate(len(prompts) * order.settings.choices * order.settings.max_tokens)
+        buffer = Buffer[CompletionEvent](self.changes.limits, request.stream)
         rows = min(len(prompts) * order.rows, ROWS_OF_REQUEST)
-        most = len(prompts) * order.settings.choices * order.settings.max_tokens
-        stream = self.sessions.worker.stream(partial(_complete_all, order, prompts), caller, rows)
-        return charged(stream, most, charge)
+        job = partial(_complete_all, order, prompts)
+        return self.sessions.worker.stream(job, request.call, buffer, rows)
 
     def _prompts(self, order: _Order, request: CompletionRequest) -> list[Prompt]:
         prompts = [

@@ -18,7 +18,7 @@ from rlstm_server.engine.quotas import StorageQuota
 from rlstm_server.engine.reading import read_passage
 from rlstm_server.engine.session import Sessions, settled
 from rlstm_server.engine.state import OVERHEAD_BYTES, SessionCopy, SessionFacts, SessionState, check_size
-from rlstm_server.errors import Gone, IdempotencyMismatch, ModelMismatch, NotFound, ServerError
+from rlstm_server.errors import Gone, ModelMismatch, NotFound, ServerError
 from rlstm_server.schemas.sessions import (
     Ancestor,
     AppendAnswer,
@@ -31,13 +31,11 @@ from rlstm_server.schemas.sessions import (
 )
 from rlstm_server.schemas.text import AdaptationChoice
 from rlstm_server.store.base import (
-    Created,
     Creation,
     CreationReplayed,
-    Mismatch,
     Revision,
     SessionKey,
-    new_session_id,
+    new_id,
 )
 
 FIRST: Final = "#first"
@@ -140,7 +138,7 @@ class Creator:
         or a quota was full. `brought`: its state comes from elsewhere. Raises RateLimited, StoreFull,
         SessionExists, IdempotencyMismatch, Gone, and whatever `begin` raises.
         """
-        key = SessionKey(call.tenant, new_session_id())
+        key = SessionKey(call.tenant, new_id())
 
         async def work(task: Task[CreatedSession]) -> CreatedSession:
             try:
@@ -175,22 +173,16 @@ class Creator:
                 brought=brought,
             )
             outcome = await task.commit(self.sessions.store.create(creation))
-        if not isinstance(outcome, Created):
+        if isinstance(outcome, CreationReplayed):
             return await self._repeated(task, outcome)
         task.took_effect = True
         self.sessions.metrics.sessions_created.inc()
-        self.sessions.cache.put(replace(copy, facts=replace(facts, created_at_ms=outcome.head.created_at_ms)))
-        return self._answer(session_info(key.session_id, outcome.head), replayed=False)
+        self.sessions.cache.put(replace(copy, facts=replace(facts, created_at_ms=outcome.created_at_ms)))
+        return self._answer(session_info(outcome), replayed=False)
 
-    async def _repeated(
-        self, task: Task[CreatedSession], outcome: CreationReplayed | Mismatch
-    ) -> CreatedSession:
-        metrics = self.sessions.metrics
-        if isinstance(outcome, Mismatch):
-            metrics.replays.labels("body_mismatch").inc()
-            raise IdempotencyMismatch("the idempotency key was used with another request")
+    async def _repeated(self, task: Task[CreatedSession], outcome: CreationReplayed) -> CreatedSession:
         task.took_effect = True
-        metrics.replays.labels("replayed").inc()
+        self.sessions.metrics.replays.labels("replayed").inc()
         key = SessionKey(task.key.tenant, outcome.session_id)
         head = await self.sessions.store.load_head(key, with_state=False)
         # Only the store knows by its own clock when it was made.
@@ -214,7 +206,7 @@ class Creator:
         """Describe a session that was made with its first text: whatever fails now, it was."""
         try:
             head = await self.sessions.store.load_head(SessionKey(tenant, session), with_state=False)
-            return session_info(session, head)
+            return session_info(head)
         except ServerError as error:
             error.applied = "yes"
             raise

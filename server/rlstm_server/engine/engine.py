@@ -23,7 +23,7 @@ from rlstm_server.engine.snapshots import NamedSnapshots
 from rlstm_server.engine.state import SessionCache, States
 from rlstm_server.engine.stream import SessionStreams
 from rlstm_server.engine.worker import ROWS, Worker
-from rlstm_server.errors import ServerError
+from rlstm_server.errors import IdempotencyMismatch, ServerError
 from rlstm_server.metrics import STORE_FAULTS, STORE_OPERATIONS, Metrics, Tier
 from rlstm_server.settings import Limits
 from rlstm_server.store.base import SessionStore
@@ -61,7 +61,7 @@ class Engine:
         self.models = models
         if models.device == "cpu" and threads is not None:
             native.set_threads(threads)
-        self.worker = Worker(metrics, self.limits.queued_jobs, rows, limits=self.limits)
+        self.worker = Worker(metrics, self.limits.queued_jobs, rows)
         self._metrics = metrics
         self._store = metered(store, metrics)
         tier: Tier = "host" if models.device == "cpu" else "device"
@@ -144,6 +144,9 @@ class _Metered:
         began = time.perf_counter()
         try:
             return await getattr(self.store, name)(*args, **kwargs)
+        except IdempotencyMismatch:
+            self._metrics.replays.labels("body_mismatch").inc()
+            raise
         except ServerError as error:
             reason = next((STORE_FAULTS[kind] for kind in type(error).__mro__ if kind in STORE_FAULTS), None)
             if reason is not None:

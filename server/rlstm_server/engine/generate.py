@@ -7,8 +7,7 @@ it completes, and what was released is never taken back.
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,8 +17,6 @@ from rlstm_model.adaptation.state import Cursor
 from rlstm_model.sampling import sample, uniform
 from rlstm_model.scores import LOGPROB_FLOOR, alternatives
 from rlstm_model.vocab import Vocab
-from rlstm_server.engine.buffer import Event
-from rlstm_server.engine.quotas import Charge
 from rlstm_server.engine.worker import compute
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
@@ -30,6 +27,7 @@ from rlstm_server.schemas.generation import (
     GenerationSettings,
     TokenEvent,
 )
+from rlstm_server.schemas.text import EngineIdentity
 
 
 class Released(NamedTuple):
@@ -63,12 +61,12 @@ class StopStrings:
     def feed(self, token: int, logprob: float) -> list[Released]:
         """Take one token; return those that are free now."""
         piece, lost = self._decoder.feed(token), self._decoder.lost
+        if piece and not (self._stops or self._waiting):
+            return [Released(token, piece, logprob, lost)]
         if lost and self._waiting:
             self._waiting[-1] = self._waiting[-1]._replace(text=piece[:lost])
             piece, lost = piece[lost:], 0
         self._waiting.append(Released(token, piece, logprob, lost))
-        if piece and not self._stops:
-            return self._take(len(self._waiting))
         text = "".join(waiting.text for waiting in self._waiting)
         at = min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
         if at is not None:
@@ -180,6 +178,7 @@ class Generation:
         *,
         number: int = 0,
         prompt_tokens: int = 0,
+        identity: EngineIdentity | None = None,
     ) -> None:
         """Decode to the end, as choice `number`; what may be shown is, while the next token is computed."""
         shown = 0
@@ -205,23 +204,6 @@ class Generation:
                 prompt_tokens=prompt_tokens,
                 completion_tokens=shown,
                 seed=self.seed,
+                identity=identity,
             )
         )
-
-
-async def charged(
-    stream: AsyncGenerator[Event, None], most: int, charge: Charge, *, learns: bool = False
-) -> AsyncGenerator[Event, None]:
-    """Pass events on. The most tokens that may come are charged first, and in the end those that came."""
-    made = 0
-    charge.add(generated=most, learned=most if learns else 0)
-    try:
-        async with aclosing(stream) as events:
-            async for event in events:
-                made += isinstance(event, TokenEvent)
-                if isinstance(event, EndEvent) and event.replayed:
-                    made = 0
-                charge.keep()
-                yield event
-    finally:
-        charge.add(generated=made, learned=made if learns else 0)

@@ -1,14 +1,20 @@
-"""One queue a session: its tasks, one after the other, each outside the request that asked for it."""
+"""One queue a session: its tasks, one after the other, each outside the request that asked for it.
+
+Work is charged when it is accepted, before it is done. A charge may be larger than what is left: the key then
+waits until it is paid off. So a long text costs no more waiting than the same text in pieces, and no rate
+forbids a text for its length. What took no effect is given back, and so is what was charged for tokens that
+were not generated after all. But a reader that was shown the first of a text has had what was read for it,
+and as much of the text as it took.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from rlstm_server.caller import UNLIMITED, Call, Quota
-from rlstm_server.engine.quotas import Charge
+from rlstm_server.caller import UNLIMITED, Call, Quota, TokenBucket
 from rlstm_server.engine.requests import session_key
 from rlstm_server.engine.state import SessionCache
 from rlstm_server.errors import (
@@ -20,14 +26,68 @@ from rlstm_server.errors import (
     StoreUnavailable,
 )
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas.generation import CompletionEvent, EndEvent, TokenEvent
 from rlstm_server.schemas.text import Timings
-from rlstm_server.store.base import SessionKey, new_operation_id
+from rlstm_server.store.base import SessionKey, new_id
 
 COMMIT_SECONDS: Final = 3.0
 """How long a commit may be on its way."""
 
 Result = TypeVar("Result")
 AnswerT = TypeVar("AnswerT")
+
+
+@dataclass(eq=False)
+class Charge:
+    """What one piece of work was charged so far, in tokens; of a text that it generates, what came of it."""
+
+    quota: Quota
+    generates: bool = False
+    _charged: dict[TokenBucket, int] = field(default_factory=dict)
+    _learns: bool = False
+    _shown: int = 0
+    _kept: bool = False
+
+    def add(
+        self, *, tokens: int | None = None, learned: int | None = None, generated: int | None = None
+    ) -> None:
+        """Charge so much in all: work that is done again is charged once, and less than before given back.
+
+        Raises RateLimited, having charged nothing.
+        """
+        limits = self.quota
+        wanted = ((limits.tokens, tokens), (limits.learned, learned), (limits.generated, generated))
+        due = [(bucket, count) for bucket, count in wanted if bucket is not None and count is not None]
+        for bucket, count in due:
+            if count and bucket not in self._charged:
+                bucket.check()
+        for bucket, count in due:
+            bucket.use(count - self._charged.get(bucket, 0))
+            self._charged[bucket] = count
+
+    def generate(self, most: int, *, learns: bool = False) -> None:
+        """Charge the most tokens that may come of a text; in the end it is `settled`."""
+        self.generates, self._learns = True, learns
+        self.add(generated=most, learned=most if learns else None)
+
+    def show(self, events: Sequence[CompletionEvent]) -> None:
+        """Count what a reader has, who pays for the prompt too. A text that was stored costs nothing."""
+        self._kept = True
+        self._shown += sum(isinstance(event, TokenEvent) for event in events)
+        if isinstance(events[-1], EndEvent) and events[-1].replayed:
+            self._shown = 0
+
+    def settle(self) -> None:
+        """Charge the tokens that were shown, in place of the most that might have come."""
+        self.add(generated=self._shown, learned=self._shown if self._learns else None)
+
+    def refund(self) -> None:
+        """Give everything back, unless it is kept."""
+        if self._kept:
+            return
+        for bucket, count in self._charged.items():
+            bucket.use(-count)
+        self._charged.clear()
 
 
 @dataclass(eq=False)
@@ -149,6 +209,9 @@ class SessionQueues:
             if key is not None:
                 error.doubt()
             raise
+        finally:
+            if charge.generates:
+                charge.settle()
 
     def enqueue(
         self,
@@ -172,7 +235,7 @@ class SessionQueues:
                     f"{self.queued_operations} operations of this session wait already", retry_after=1
                 )
             self._queues[key], work = queue, partial(queue.in_turn, queue.failures, work)
-        task = Task(work, call, key, call.key or new_operation_id(), body_hash, call.if_match)
+        task = Task(work, call, key, call.key or new_id(), body_hash, call.if_match)
         if queue is not None:
             queue.tasks.append(task)
         self._tasks.add(task)

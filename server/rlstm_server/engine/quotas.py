@@ -1,11 +1,4 @@
-"""Quotas: what a key may use up in a second, and how much its tenant may keep in the store.
-
-Work is charged when it is accepted, before it is done. A charge may be larger than what is left: the key then
-waits until it is paid off. So a long text costs no more waiting than the same text in pieces, and no rate
-forbids a text for its length. What took no effect is given back, and so is what was charged for tokens that
-were not generated after all. But a reader that was shown the first of a text has had what was read for it,
-and as much of the text as it took.
-"""
+"""How much a tenant may keep in the store. What a key may use up in a second is in caller.py and queue.py."""
 
 import asyncio
 import time
@@ -14,9 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from rlstm_server.caller import Call, Quota, TokenBucket
+from rlstm_server.caller import Call
 from rlstm_server.errors import Gone, NotFound, RateLimited, StateCorrupt
-from rlstm_server.store.base import Listed, SessionKey, SessionStore
+from rlstm_server.store.base import Head, SessionKey, SessionStore
 
 COUNT_SECONDS: Final = 2.0
 """How long the bytes that a tenant keeps need not be counted again."""
@@ -27,50 +20,6 @@ COUNT_SHARE: Final = 1 / 10
 PAGE: Final = 100
 RETRY_SECONDS: Final = 30.0
 """A session that ends makes room, and nobody knows when: this is how often asking again is reasonable."""
-
-
-# ---- tokens a second --------------------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class Charge:
-    """What one piece of work was charged so far, in tokens."""
-
-    quota: Quota
-    _charged: dict[TokenBucket, int] = field(default_factory=dict)
-    _kept: bool = False
-
-    def add(
-        self, *, tokens: int | None = None, learned: int | None = None, generated: int | None = None
-    ) -> None:
-        """Charge so much in all: work that is done again is charged once, and less than before given back.
-
-        Raises RateLimited, having charged nothing.
-        """
-        limits = self.quota
-        wanted = ((limits.tokens, tokens), (limits.learned, learned), (limits.generated, generated))
-        due = [(bucket, count) for bucket, count in wanted if bucket is not None and count is not None]
-        for bucket, count in due:
-            if count and bucket not in self._charged:
-                bucket.check()
-        for bucket, count in due:
-            bucket.use(count - self._charged.get(bucket, 0))
-            self._charged[bucket] = count
-
-    def keep(self) -> None:
-        """Give nothing back from now on: the work was of use."""
-        self._kept = True
-
-    def refund(self) -> None:
-        """Give everything back, unless it is kept."""
-        if self._kept:
-            return
-        for bucket, count in self._charged.items():
-            bucket.use(-count)
-        self._charged.clear()
-
-
-# ---- what tenants keep ------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -93,7 +42,7 @@ class StorageQuota:
     """
 
     store: SessionStore
-    state_bytes: Callable[[Listed], int]
+    state_bytes: Callable[[Head], int]
     _tenants: dict[str, _Tenant] = field(default_factory=dict)
 
     @asynccontextmanager
@@ -123,9 +72,8 @@ class StorageQuota:
         began, total, cursor = time.monotonic(), 0, None
         while True:
             page = await self.store.list(tenant, limit=PAGE, cursor=cursor)
-            total += sum(self.state_bytes(listed) for listed in page.sessions)
-            keys = (SessionKey(tenant, listed.session_id) for listed in page.sessions)
-            total += sum(await asyncio.gather(*(self._named_bytes(key) for key in keys)))
+            total += sum(self.state_bytes(head) for head in page.sessions)
+            total += sum(await asyncio.gather(*(self._named_bytes(head.key) for head in page.sessions)))
             if (cursor := page.cursor) is None:
                 break
         ended = time.monotonic()

@@ -43,8 +43,6 @@ from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
     Committed,
-    Mismatch,
-    Moved,
     Replayed,
     SessionKey,
     SessionStore,
@@ -198,7 +196,12 @@ class Sessions(SessionQueues):
             details=staged.details,
         )
         began = time.perf_counter()
-        outcome = await task.commit(commit_with_retries(commit, self.store, self.cache))
+        try:
+            outcome = await task.commit(commit_with_retries(commit, self.store, self.cache))
+        except VersionMismatch as moved:
+            if moved.facts["version"] != copy.revision.version:
+                self.cache.drop(key)
+            raise
         store = time.perf_counter() - began
         task.timings = {**ran.timings, "store": store}
         match outcome:
@@ -206,12 +209,8 @@ class Sessions(SessionQueues):
                 task.took_effect = True
                 self.metrics.commit_seconds.observe(store)
                 return self._taken(staged, outcome)
-            case Replayed() | Mismatch():
+            case Replayed():
                 return self._repeated(task, self._known(key, outcome))
-            case Moved():
-                if copy.revision.version != outcome.current:
-                    self.cache.drop(key)
-                raise VersionMismatch(task.if_match or 0, outcome.current)
             case Stale():
                 return None
 
@@ -230,10 +229,7 @@ class Sessions(SessionQueues):
             self.metrics.static_weight.observe(state.adapted.weights[0])
         return staged
 
-    def _known(self, key: SessionKey, outcome: Replayed | Mismatch) -> Replayed:
-        if isinstance(outcome, Mismatch):
-            self.metrics.replays.labels("body_mismatch").inc()
-            raise IdempotencyMismatch("the idempotency key was used with another request")
+    def _known(self, key: SessionKey, outcome: Replayed) -> Replayed:
         copy = self.cache.get(key)
         if copy is not None and copy.revision != outcome.current:
             self.cache.drop(key)
@@ -251,7 +247,7 @@ class Sessions(SessionQueues):
         head = await self.store.load_head(session_key(call), with_state=False)
         if min_version is not None and head.version < min_version:
             raise VersionMismatch(min_version, head.version)
-        return session_info(call.session, head)
+        return session_info(head)
 
     async def note(self, call: Call, min_version: int | None = None) -> NoteAnswer:
         """What the client keeps with one. Raises NotFound, Gone, VersionMismatch below `min_version`."""
@@ -274,9 +270,9 @@ class Sessions(SessionQueues):
                 return SessionPage(sessions=(), cursor=None)
         page = await self.store.list(call.tenant, limit=limit, cursor=cursor)
         sessions = []
-        for listed in page.sessions:
+        for head in page.sessions:
             try:
-                sessions.append(session_info(listed.session_id, listed.head))
+                sessions.append(session_info(head))
             except StateCorrupt:
                 self.metrics.restore_failures.labels("schema").inc()
         return SessionPage(sessions=tuple(sessions), cursor=page.cursor)
@@ -317,7 +313,7 @@ async def serialize(states: States, version: int, job: Job[Staged[AnswerT]]) -> 
 
 async def settled(error: ServerError, recall: Callable[[], Awaitable[Known | None]]) -> Known:
     """What the store knows of a change that was refused now; where it knows of none the error is raised."""
-    if error.applied != "no" or isinstance(error, StoreUnavailable):
+    if error.applied != "no" or isinstance(error, StoreUnavailable | IdempotencyMismatch):
         raise error
     known = await recall()
     if known is None:

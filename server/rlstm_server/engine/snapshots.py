@@ -95,7 +95,7 @@ class NamedSnapshots:
         for snapshot in snapshots:
             if request.call.key is not None and _noted(snapshot).key == request.call.key:
                 if snapshot.name != request.name:
-                    raise IdempotencyMismatch("the idempotency key was used with another request")
+                    raise IdempotencyMismatch
                 return snapshot
         for snapshot in snapshots:
             if snapshot.name == request.name and snapshot.version != version:

@@ -25,7 +25,7 @@ from pydantic_core import to_json
 
 from rlstm_server.engine import requests
 from rlstm_server.engine.buffer import Buffer
-from rlstm_server.engine.generate import Generation, Released, StopStrings, charged
+from rlstm_server.engine.generate import Generation, Released, StopStrings
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.reading import Reading, read_passage, read_piece
@@ -52,7 +52,7 @@ from rlstm_server.schemas.generation import (
 )
 from rlstm_server.schemas.text import EngineIdentity
 from rlstm_server.settings import Limits
-from rlstm_server.store.base import MAX_SUMMARY_BYTES, Replayed, SessionKey, new_operation_id
+from rlstm_server.store.base import MAX_SUMMARY_BYTES, Replayed, SessionKey, new_id
 
 CHUNK: Final = 16
 """Tokens between two commits: so many at least, but at the end."""
@@ -60,7 +60,7 @@ CHUNK: Final = 16
 MAX_TOKENS: Final = 2 * CHUNK
 MAX_STORED_BYTES: Final = MAX_SUMMARY_BYTES - 256
 
-ALIVE_SECONDS: Final = 0.05
+ALIVE_SECONDS: Final = 0.2
 """How long a reader is shown text before its session is looked for again: one that is gone is not read on."""
 
 COMMITTED_TOKENS: Final = 8_192
@@ -165,7 +165,7 @@ async def _show(
     """Continue a session's text and commit nothing."""
     pending = await _read_pending(copy.state, learn=False)
     state = pending[0].state if pending else copy.state
-    await progress.continue_from(state).write(put, metrics)
+    await progress.continue_from(state).write(put, metrics, identity=state.served.identity)
 
 
 async def _generate_chunk(progress: Progress, copy: SessionCopy) -> Staged[Chunk]:
@@ -226,7 +226,7 @@ class _Text:
 
     def __post_init__(self) -> None:
         request = self.request
-        self.operation_id = request.call.key or new_operation_id()
+        self.operation_id = request.call.key or new_id()
         self.version: int | None = None
         self.progress = Progress(
             settings=request.settings, seed=_seed(request), learn=request.learn_from_output
@@ -353,45 +353,44 @@ class SessionStreams:
     limits: Limits
     _under_way: dict[tuple[SessionKey, str, bytes], Task[None]] = field(default_factory=dict)
 
-    async def generate(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
+    async def generate(self, request: SessionGenerate) -> AsyncGenerator[Sequence[GenerationEvent], None]:
         """Continue a session's text, and commit it to the session where asked."""
-        stream = self._commit(request) if request.commit else self._show(request)
-        learns = request.commit and request.learn_from_output
-        key = request.call.key if request.commit else None
-        with self.sessions.taking(key, request.call.quota) as charge:
-            async with aclosing(
-                charged(stream, request.settings.max_tokens, charge, learns=learns)
-            ) as events:
-                async for event in events:
-                    yield event
+        key, buffer = requests.session_key(request.call), Buffer[GenerationEvent](self.limits, request.stream)
+        with self.sessions.taking(request.call.key if request.commit else None, request.call.quota) as charge:
+            charge.generate(request.settings.max_tokens, learns=request.learn_from_output)
+            requests.check_generation(request.settings, self.limits)
+            stream = self._commit if request.commit else self._show
+            async with aclosing(stream(request, key, buffer)) as batches:
+                async for events in batches:
+                    charge.show(events)
+                    yield events
 
-    async def _show(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
+    async def _show(
+        self, request: SessionGenerate, key: SessionKey, buffer: Buffer[GenerationEvent]
+    ) -> AsyncGenerator[Sequence[GenerationEvent], None]:
         """Continue from the session's state as it is; nothing changes."""
-        requests.check_generation(request.settings, self.limits)
         if request.call.after is not None:
             raise InvalidField(
                 "last-event-id", "last-event-id: needs commit: only committed text can be gone on with"
             )
-        key = requests.session_key(request.call)
         copy = await self.sessions.read(key, request.min_version)
         progress = Progress(settings=request.settings, seed=_seed(request))
         job = partial(_show, progress, copy, self.sessions.metrics)
-        stream = self.sessions.worker.stream(job, request.call, copy.state.adapted.expert_config.rows)
+        rows = copy.state.adapted.expert_config.rows
+        stream = self.sessions.worker.stream(job, request.call, buffer, rows)
         with self.sessions.distrusting(key):
-            async with aclosing(stream) as events:
+            async with aclosing(stream) as batches:
                 looked = time.monotonic()
-                async for event in events:
+                async for events in batches:
                     looked = await self._look(key, looked)
-                    if isinstance(event, EndEvent):
-                        event = replace(event, identity=copy.state.served.identity)
-                    yield event
+                    yield events
 
-    async def _commit(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
+    async def _commit(
+        self, request: SessionGenerate, key: SessionKey, buffer: Buffer[GenerationEvent]
+    ) -> AsyncGenerator[Sequence[GenerationEvent], None]:
         """Continue the session's text and commit it: every token is stored before it is an event."""
-        requests.check_generation(request.settings, self.limits)
         requests.within("max_tokens of committed text", request.settings.max_tokens, COMMITTED_TOKENS)
-        key = requests.session_key(request.call)
-        after, buffer = _after(request), Buffer[GenerationEvent](self.limits)
+        after = _after(request)
         text = _Text(self.sessions, key, request, after, buffer)
         text_id = (key, text.operation_id, text.digest(0))
         if after is not None and (older := self._under_way.get(text_id)) is not None:
@@ -403,9 +402,9 @@ class SessionStreams:
         task.task.add_done_callback(lambda _: self._under_way.pop(text_id, None))
         try:
             looked = time.monotonic()
-            while (event := await buffer.take()) is not None:
+            while events := await buffer.take():
                 looked = await self._look(key, looked)
-                yield event
+                yield events
             await task.wait()
         except ServerError as error:
             text.explain(error)

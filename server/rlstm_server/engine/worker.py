@@ -7,7 +7,6 @@ that fails, fails alone.
 """
 
 import asyncio
-import itertools
 import logging
 import threading
 import time
@@ -32,8 +31,7 @@ from rlstm_server.caller import Call
 from rlstm_server.engine.buffer import Buffer, Event
 from rlstm_server.engine.scheduler import Scheduler
 from rlstm_server.errors import Draining, InternalError, ServerError
-from rlstm_server.metrics import Metrics, Phase
-from rlstm_server.settings import Limits
+from rlstm_server.metrics import PHASES, Metrics, Phase
 
 logger = logging.getLogger(__name__)
 
@@ -132,22 +130,17 @@ def _advanced(going: Sequence[_Member[Result]], results: Sequence[BatchResult]) 
 class Request(Generic[Result]):
     """A job, who asked for it, the items that it awaits, and what became of it.
 
-    `rows` are those of its next batch, `timings` the seconds that it waited for its first, and those of its
-    batches. A `short` one awaits single tokens only, or ends of texts, which no segment ends with:
-    several of these weigh as much as one segment, from which is learned. Only the device thread runs the job;
-    the future belongs to the event loop that waits. With a `buffer` that is full it is `parked`: out of the
-    queue until the reader goes on.
+    `first_rows` are those of its first batch, `timings` the seconds that it waited for that, and those of its
+    batches. Only the device thread runs the job; the future belongs to the event loop that waits. With a
+    `buffer` that is full it is `parked`: out of the queue until the reader goes on.
     """
 
     job: Job[Result]
     caller: Call
-    tenant: str
-    rows: int
+    first_rows: int
     future: "asyncio.Future[Result]"
     buffer: Buffer[Any] | None = None
     items: Sequence[BatchItem] = ()
-    sizes: Sequence[tuple[Phase, int, int, bool]] = ()
-    short: bool = False
     over: bool = False
     cancelled: bool = False
     parked: float | None = None
@@ -156,17 +149,26 @@ class Request(Generic[Result]):
     coroutine: Coroutine[Any, Any, Result] | None = None
     result: Result = field(init=False)
 
-    def go_on(self, results: Sequence[BatchResult] | None) -> None:
-        """Run to the next await, or to the end; the outcome is on its way when this returns."""
-        began = time.perf_counter()
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
+        return self.caller.tenant
+
+    @property
+    def rows(self) -> int:
+        """Rows of its next batch."""
+        return sum(rows for _, rows, _ in map(size_of, self.items)) if self.items else self.first_rows
+
+    def go_on(self, results: Sequence[BatchResult] | None, began: float) -> None:
+        """Run to the next await, or to the end; the outcome is on its way when this returns.
+
+        What it computed since it `began` is over.
+        """
         if self.coroutine is None:
             self.timings["queue"], self.coroutine = began - self.submitted, self.job()
+        outcome: Any = None
         try:
             self.items = self.coroutine.send(results)
-            self.sizes = [size_of(item) for item in self.items]
-            self.rows = sum([rows for _, rows, _, _ in self.sizes])
-            self.short = all(short for *_, short in self.sizes)
-            outcome: Any = None
         except StopIteration as stop:
             self.over, outcome = True, stop.value
         except Exception as error:
@@ -210,7 +212,6 @@ class Worker:
     capacity: int
     rows: int = ROWS
     run_batch: RunBatch = run_batch
-    limits: Limits = field(default_factory=Limits)
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _closing: bool = False
 
@@ -237,7 +238,7 @@ class Worker:
         Cancelling the wait cancels the job between two batch steps. Raises Overloaded, Draining.
         """
         future = asyncio.get_running_loop().create_future()
-        request = Request(job, caller, caller.tenant, max(1, rows), future)
+        request = Request(job, caller, max(1, rows), future)
         self._add(request)
         try:
             await future
@@ -250,25 +251,25 @@ class Worker:
         self,
         job: Callable[[Callable[[Event], None]], Coroutine[Any, Any, Any]],
         caller: Call,
+        buffer: Buffer[Event],
         rows: int = 1,
-    ) -> AsyncGenerator[Event, None]:
-        """Run a job that is given where to put events, and iterate over these; leaving early cancels it.
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """Run a job that puts events in a buffer, and iterate over those that are there at once.
 
-        The job is parked while its reader is behind. Raises Overloaded, Draining, SlowConsumer.
+        Leaving early cancels the job; it is parked while its reader is behind. Raises Overloaded, Draining,
+        SlowConsumer.
         """
-        buffer: Buffer[Event] = Buffer(self.limits)
         future = asyncio.get_running_loop().create_future()
-        request = Request(partial(job, buffer.put), caller, caller.tenant, max(1, rows), future, buffer)
+        request = Request(partial(job, buffer.put), caller, max(1, rows), future, buffer)
         self._add(request)
         future.add_done_callback(lambda _: buffer.end())
         try:
             while True:
-                if not len(buffer):
-                    self._unpark(request)
-                event = await buffer.take()
-                if event is None:
+                self._unpark(request, buffer)
+                events = await buffer.take()
+                if not events:
                     break
-                yield event
+                yield events
             future.result()
         finally:
             # An error that comes late, or came, is not reported as forgotten.
@@ -315,13 +316,15 @@ class Worker:
             if self._scheduler.remove(request):
                 request.close()
 
-    def _unpark(self, request: Request[Any]) -> None:
-        """Let a job that was parked go on, unless its reader took too long."""
+    def _unpark(self, request: Request[Any], buffer: Buffer[Any]) -> None:
+        """Let a job that was parked go on once its reader has all, unless that took too long."""
+        if buffer.full:
+            return
         with self._wake:
             parked, request.parked = request.parked, None
-        if parked is not None and request.buffer is not None:
-            if time.monotonic() - parked > self.limits.send_seconds:
-                raise request.buffer.slow()
+        if parked is not None:
+            if time.monotonic() - parked > buffer.limits.send_seconds:
+                raise buffer.slow()
             self._add(request, admitted=True)
 
     # ---- the device thread's side -------------------------------------------------------------------------
@@ -342,51 +345,29 @@ class Worker:
                 return step or None
 
     def _run_step(self, step: Sequence[Request[Any]]) -> None:
-        """Start what is new, compute what all await, and then a few batches for those who ask for little."""
+        """Start what is new, compute what all await, and then a few batches for those who ask for little.
+
+        After it each job is queued again, parked, or let go.
+        """
+        began = time.perf_counter()
         for request in step:
             if request.coroutine is None:
-                request.go_on(None)
+                request.go_on(None, began)
                 self.metrics.queue_seconds.labels(request.caller.endpoint).observe(request.timings["queue"])
-        seconds, going = 0.0, [request for request in step if request.items]
+        rows, tokens = dict.fromkeys(PHASES, 0), dict.fromkeys(PHASES, 0)
+        going, began = [request for request in step if request.items], time.perf_counter()
         for number in range(ALONE):
             if not going or (number >= SHORT and self._scheduler.waiting):
                 break
-            seconds += self._run_jobs_batch(going)
-            going = [request for request in going if request.items and request.short]
-        if seconds:
-            self.metrics.batch_step_finished(seconds)
-        self._put_back(step)
-
-    def _run_jobs_batch(self, jobs: Sequence[Request[Any]]) -> float:
-        """Compute what the jobs await, and let each go on with its own; the seconds it took."""
-        rows, tokens = dict[Phase, int](), dict[Phase, int]()
-        for request in jobs:
-            for phase, own_rows, own_tokens, _ in request.sizes:
-                rows[phase] = rows.get(phase, 0) + own_rows
-                tokens[phase] = tokens.get(phase, 0) + own_tokens
-        began = time.perf_counter()
-        results = self._computed([request.items for request in jobs])
-        seconds = time.perf_counter() - began
-        self.metrics.batch_finished(seconds, rows, tokens)
-        for request, own in zip(jobs, results, strict=True):
-            request.timings["compute"] += seconds
-            request.go_on(own)
-        return seconds
-
-    def _computed(self, asked: Sequence[Sequence[BatchItem]]) -> list[Sequence[BatchResult]]:
-        """What became of each job's items. When a batch as a whole fails, each job has one of its own."""
-        try:
-            results = self.run_batch([item for items in asked for item in items])
-        except Exception as error:
-            if len(asked) == 1:
-                return [[error] * len(asked[0])]
-            logger.error("a batch failed: its jobs go one by one", exc_info=error)
-            return [own for items in asked for own in self._computed([items])]
-        ends = list(itertools.accumulate(map(len, asked)))
-        return [results[end - len(items) : end] for items, end in zip(asked, ends, strict=True)]
-
-    def _put_back(self, step: Sequence[Request[Any]]) -> None:
-        """After a step: queue each job again, park it, or let it go."""
+            items = [item for request in going for item in request.items]
+            for phase, own_rows, own_tokens in map(size_of, items):
+                rows[phase] += 0 if number else own_rows
+                tokens[phase] += own_tokens
+            since, results = time.perf_counter(), iter(self._computed(items, going))
+            for request in going:
+                request.go_on([next(results) for _ in request.items], since)
+            going = [request for request in going if request.items and all(map(is_short, request.items))]
+        self.metrics.batch_step_finished(time.perf_counter() - began, rows, tokens)
         with self._wake:
             for request in step:
                 again = not request.over and not request.cancelled
@@ -395,6 +376,16 @@ class Worker:
                 self._scheduler.back(request, again=again)
                 if request.cancelled:
                     request.close()
+
+    def _computed(self, items: Sequence[BatchItem], jobs: Sequence[Request[Any]]) -> Sequence[BatchResult]:
+        """What became of the jobs' items. When a batch as a whole fails, each job has one of its own."""
+        try:
+            return self.run_batch(items)
+        except Exception as error:
+            if len(jobs) == 1:
+                return [error] * len(items)
+            logger.error("a batch failed: its jobs go one by one", exc_info=error)
+            return [own for job in jobs for own in self._computed(job.items, [job])]
 
     def _refuse_rest(self) -> None:
         """End what is left. A job is closed before its reader is told, who would close it beside us."""
@@ -407,11 +398,18 @@ class Worker:
             request.end(Draining("the server is shutting down; retry later"))
 
 
-def size_of(item: BatchItem) -> tuple[Phase, int, int, bool]:
-    """What an item is counted as, its rows of the batch, the tokens of its text, and whether it is short."""
+def size_of(item: BatchItem) -> tuple[Phase, int, int]:
+    """What an item is counted as, its rows of the batch, and the tokens of its text."""
     if isinstance(item, DecodeStep):
-        return "generate", len(item.cursor.states_R2U), 1, True
+        return "generate", len(item.cursor.states_R2U), 1
     if isinstance(item, ObserveChunk):
-        phase: Phase = "update" if item.learns else "score"
-        return phase, item.state.expert_config.rows, len(item.ids), not item.ends
-    return "score", len(item.cursor.states_R2U), len(item.ids), False
+        return "update" if item.learns else "score", item.state.expert_config.rows, len(item.ids)
+    return "score", len(item.cursor.states_R2U), len(item.ids)
+
+
+def is_short(item: BatchItem) -> bool:
+    """Whether an item is a single token, or the end of a text that ends no segment.
+
+    Several of these weigh as much as one segment, from which is learned.
+    """
+    return isinstance(item, DecodeStep) or (isinstance(item, ObserveChunk) and not item.ends)

@@ -161,10 +161,11 @@ class Usage(Answer):
         return self.prompt_tokens + self.completion_tokens
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TokenEvent(Answer):
     """The next token of a choice, and the text that it completes: none in the middle of a character."""
 
+    # One is made for each token: it is not frozen, which would take three times as long.
     # `top`: the most probable ids at its place, best first, where they were asked for. `mark` names the event
     # to a reader that may want to go on after it; None where none can. `lost`: characters at the beginning of
     # its text that are not its own.
@@ -251,6 +252,7 @@ class CompletionRequest:
     settings    `max_tokens` may be 0: nothing is written then
     adaptation  learns from each prompt as it is read, and not from what is written
     store       the session learns from its one prompt, which becomes part of its text
+    stream      the reader shows events as they come
     """
 
     call: Call
@@ -261,6 +263,7 @@ class CompletionRequest:
     top: int = 0
     adaptation: AdaptationRequest | None = None
     store: bool = False
+    stream: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

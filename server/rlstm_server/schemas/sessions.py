@@ -68,6 +68,10 @@ ResetScope = Literal["fast_weights", "recurrent", "both"]
 # ---- what a session is ------------------------------------------------------------------------------------
 
 
+Bits = Annotated[float | None, BITS, OPTIONAL]
+"""A logarithm in bits that may be absent."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SessionTotals(Answer):
     """Sums over the session's life, in bits. Static figures are null without a frozen baseline."""
@@ -88,18 +92,14 @@ class SessionTotals(Answer):
         ),
     ] = 0.0
     weights_nats: Annotated[
-        float | None,
-        BITS,
-        OPTIONAL,
+        Bits,
         Field(
             serialization_alias="weights_bits",
             description="Under the weights as adapted, where there is a memory beside them.",
         ),
     ] = None
     memory_nats: Annotated[
-        float | None,
-        BITS,
-        OPTIONAL,
+        Bits,
         Field(
             serialization_alias="memory_bits",
             description="Of the expert that blends the weights with the memory.",

@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Final, Literal, NotRequired, TypeAlias, TypeVar
+from typing import Annotated, Final, Literal, NotRequired, TypeAlias, TypeVar, get_args
 
-from pydantic import Field, StrictBool, field_validator, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, field_validator, model_validator
 from typing_extensions import TypedDict
 
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
@@ -40,7 +40,15 @@ ScoreDetail = Literal["none", "totals", "tokens", "parts"]
 DEFAULT_ADAPT: Final[Adapt] = "both"
 """What adapts unless something else is asked for."""
 
-AdaptField = StrictBool | Adapt
+
+def _one_sentence(adapt: object) -> object:
+    """Refuse in one sentence what each of the two types would refuse in one of its own."""
+    if not isinstance(adapt, bool) and adapt not in get_args(Adapt):
+        raise ValueError(f"must be true, false, or one of {', '.join(get_args(Adapt))}")
+    return adapt
+
+
+AdaptField = Annotated[StrictBool | Adapt, BeforeValidator(_one_sentence)]
 
 DEFAULT_EXPERTS: Final = 2
 """Experts of a client that names no number and keeps the static one: that one, and one that learns."""
@@ -96,6 +104,13 @@ Timings = Mapping[str, float]
 """Seconds of a request by what they were spent on: the queue for the device, computing, the store."""
 
 
+Log = Annotated[float | None, LOG, OPTIONAL]
+"""A logarithm that may be absent."""
+
+Logs = Annotated[tuple[float, ...] | None, LOG, OPTIONAL]
+"""A column of them that may be absent."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Alternatives(Answer):
     """The most probable alternatives at each token, best first."""
@@ -110,37 +125,23 @@ class Columns(Answer):
 
     ids: Annotated[tuple[int, ...], COLUMN]
     logprobs: Annotated[tuple[float, ...], LOG]
-    static_logprobs: Annotated[
-        tuple[float, ...] | None, LOG, OPTIONAL, Field(description="Under the weights as loaded.")
-    ]
+    static_logprobs: Annotated[Logs, Field(description="Under the weights as loaded.")]
     ranks: Annotated[tuple[int, ...], COLUMN, Field(description="1 is the most probable token.")]
     entropies: Annotated[tuple[float, ...], LOG, Field(description="Of the whole distribution at the token.")]
     starts: Annotated[tuple[int, ...], COLUMN, Field(description="First code point of the token's span.")]
     ends: Annotated[tuple[int, ...], COLUMN, Field(description="Code point after the span.")]
     weights_logprobs: Annotated[
-        tuple[float, ...] | None,
-        LOG,
-        OPTIONAL,
-        Field(description="Under the weights as adapted, without the memory. With `scores: parts`."),
+        Logs, Field(description="Under the weights as adapted, without the memory. With `scores: parts`.")
     ] = None
     memory_logprobs: Annotated[
-        tuple[float, ...] | None,
-        LOG,
-        OPTIONAL,
+        Logs,
         Field(description="Of the expert that blends the weights with the memory. With `scores: parts`."),
     ] = None
     space_logprobs: Annotated[
-        tuple[float, ...] | None,
-        LOG,
-        OPTIONAL,
+        Logs,
         Field(description="Of white space in the token's place: of all tokens together that begin with it."),
     ] = None
-    static_space_logprobs: Annotated[
-        tuple[float, ...] | None,
-        LOG,
-        OPTIONAL,
-        Field(description="The same under the weights as loaded."),
-    ] = None
+    static_space_logprobs: Annotated[Logs, Field(description="The same under the weights as loaded.")] = None
     top: Annotated[
         Alternatives | None,
         OPTIONAL,
@@ -161,16 +162,10 @@ class Totals(Answer):
     logprob: Annotated[float, LOG, Field(description="Sum, in the answer's unit.")]
     static_logprob: Annotated[float | None, LOG, Field(description="The same under the weights as loaded.")]
     weights_logprob: Annotated[
-        float | None,
-        LOG,
-        OPTIONAL,
-        Field(description="The same under the weights as adapted, where there is a memory beside them."),
+        Log, Field(description="The same under the weights as adapted, where there is a memory beside them.")
     ] = None
     memory_logprob: Annotated[
-        float | None,
-        LOG,
-        OPTIONAL,
-        Field(description="The same for the expert that blends the weights with the memory."),
+        Log, Field(description="The same for the expert that blends the weights with the memory.")
     ] = None
     tokens: int
     bytes: Annotated[int, Field(description="Of the text in UTF-8.")]

@@ -85,8 +85,10 @@ TokensField = Annotated[
 MinVersionField = Annotated[int | None, Field(ge=0, lt=2**63, description="Refuse (412) an older session.")]
 
 
-def _with_all_digits(value: Any) -> Any:
-    """Refuse an integer beyond 64 bits, which the schema would take as the nearest double."""
+def _plain(value: Any) -> Any:
+    """Refuse what is no plain value, and an integer that the schema would take as the nearest double."""
+    if not isinstance(value, str | int | float | None):
+        raise ValueError("a value is a text, a number, true, false or null")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError("an integer is one of 64 bits; write a longer one as a string")
     return value
@@ -98,7 +100,7 @@ MetadataValue = Annotated[
     | float
     | bool
     | None,
-    BeforeValidator(_with_all_digits),
+    BeforeValidator(_plain),
 ]
 Metadata = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=64)], MetadataValue], Field(max_length=MAX_METADATA)

@@ -8,8 +8,8 @@ applied twice.
     commit, in this order        outcome
     ─────────────────────        ───────
     the session is gone          raises errors.Gone (deleted or expired, for 24 hours), then errors.NotFound
-    the operation is known       Replayed, or Mismatch when its body differs
-    if_match is not the version  Moved
+    the operation is known       Replayed; raises errors.IdempotencyMismatch when its body differs
+    if_match is not the version  raises errors.VersionMismatch
     expects is not the head      Stale
     all is well                  Committed
 
@@ -110,6 +110,7 @@ class Head:
     state   None when the caller asked for none or already has this revision
     """
 
+    key: SessionKey
     revision: Revision
     name: str | None
     info: bytes
@@ -154,7 +155,7 @@ class Commit:
     """One changing operation, computed on the state at `expects`.
 
     operation_id    the client's idempotency key, or one the server drew; the same in every re-send
-    body_hash       SHA-256 of the request: the same id with another one is a Mismatch
+    body_hash       SHA-256 of the request: the same id with another one is refused
     if_match        the version the client insists on, or None
     info            the head's from now on, as is ttl_ms, the time to live
     state           after it, whole
@@ -177,13 +178,6 @@ class Commit:
     def revision(self) -> Revision:
         """Where the session stands once this is committed."""
         return self.expects.after(self.operation_id, self.body_hash)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Created:
-    """The session exists now."""
-
-    head: Head
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,18 +216,6 @@ class Replayed:
         return here and (self.summary, self.details) == (commit.summary, commit.details)
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """The operation id is known with another body; nothing happened."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Moved:
-    """`if_match` names another version than the present one; nothing happened."""
-
-    current: int
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stale:
     """The state that the operation was computed on is not the head; nothing happened. Load and redo."""
@@ -241,8 +223,8 @@ class Stale:
     current: Revision
 
 
-CreationOutcome = Created | CreationReplayed | Mismatch
-CommitOutcome = Committed | Replayed | Mismatch | Moved | Stale
+CreationOutcome = Head | CreationReplayed
+CommitOutcome = Committed | Replayed | Stale
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,18 +239,10 @@ class NamedSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Listed:
-    """A session in a listing; its head has no state."""
-
-    session_id: str
-    head: Head
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """Sessions in the order of their creation, and the cursor of the next page (None: that was all)."""
+    """Sessions in the order of their creation, without states, and the cursor of the next page, if any."""
 
-    sessions: tuple[Listed, ...]
+    sessions: tuple[Head, ...]
     cursor: str | None
 
 
@@ -284,10 +258,8 @@ class StoreUsage:
 class SessionStore(Protocol):
     """The truth about all sessions. Safe to call from many tasks and many processes at once."""
 
-    @property
-    def durability(self) -> Durability:
-        """How safe a committed operation is; known after `check`."""
-        ...
+    durability: Durability
+    """How safe a committed operation is; known after `check`."""
 
     async def check(self) -> None:
         """Make sure, before serving, that the store keeps its promises. Raises errors.StartupError."""
@@ -298,10 +270,10 @@ class SessionStore(Protocol):
         ...
 
     async def create(self, creation: Creation) -> CreationOutcome:
-        """Make a session at version 0.
+        """Make a session at version 0, and return its head.
 
-        Raises errors.SessionExists if another live session of the tenant has the name, errors.StoreFull, and
-        errors.Gone when the operation made a session that has ended since.
+        Raises errors.SessionExists if another live session of the tenant has the name, errors.StoreFull,
+        errors.IdempotencyMismatch, and errors.Gone when the operation made a session that has ended since.
         """
         ...
 
@@ -318,21 +290,20 @@ class SessionStore(Protocol):
         """Apply one operation, atomically, at most once; checked in the order of the module's table."""
         ...
 
-    async def recall(
-        self, key: SessionKey, operation_id: str, body_hash: bytes
-    ) -> Replayed | Mismatch | None:
+    async def recall(self, key: SessionKey, operation_id: str, body_hash: bytes) -> Replayed | None:
         """Say what a commit of this operation came to; None when there was none, or too long ago.
 
-        For a repeat that can no longer be computed. Raises errors.Gone, errors.NotFound.
+        For a repeat that can no longer be computed. Raises errors.IdempotencyMismatch, errors.Gone,
+        errors.NotFound.
         """
         ...
 
     async def recall_creation(
         self, tenant: str, operation_id: str, body_hash: bytes
-    ) -> CreationReplayed | Mismatch | None:
+    ) -> CreationReplayed | None:
         """Say which session this operation made; None when there was none, or too long ago.
 
-        Raises errors.Gone when that session has ended since.
+        Raises errors.IdempotencyMismatch, and errors.Gone when that session has ended since.
         """
         ...
 
@@ -371,6 +342,19 @@ class SessionStore(Protocol):
 
     async def list(self, tenant: str, *, limit: int = 100, cursor: str | None = None) -> Page:
         """Return one page of the tenant's sessions. Raises errors.InvalidField for a cursor that is none."""
+        places = await self._places(tenant, _read_cursor(cursor), limit)
+        found = [await self._listed(SessionKey(tenant, session_id)) for _, session_id in places]
+        return Page(
+            sessions=tuple(head for head in found if head is not None),
+            cursor="{}.{}".format(*places[-1]) if len(places) == limit else None,
+        )
+
+    async def _places(self, tenant: str, after: tuple[int, str], limit: int) -> Sequence[tuple[int, str]]:
+        """Return the next sessions by when they were made, and by id; some may have ended."""
+        ...
+
+    async def _listed(self, key: SessionKey) -> Head | None:
+        """Return a session without its state, None for one that has ended."""
         ...
 
     async def count(self, tenant: str) -> int:
@@ -394,22 +378,12 @@ class SessionStore(Protocol):
         ...
 
 
-def new_session_id() -> str:
-    """Draw 128 random bits as 32 hexadecimal digits; never used again."""
+def new_id() -> str:
+    """Draw 128 random bits as 32 hexadecimal digits, for a session or an operation; never used again."""
     return secrets.token_hex(16)
 
 
-def new_operation_id() -> str:
-    """Draw an id for an operation whose client gave no idempotency key."""
-    return secrets.token_hex(16)
-
-
-def write_cursor(created_at_ms: int, session_id: str) -> str:
-    """Return the cursor of the page after this session."""
-    return f"{created_at_ms}.{session_id}"
-
-
-def read_cursor(cursor: str | None) -> tuple[int, str]:
+def _read_cursor(cursor: str | None) -> tuple[int, str]:
     """Return the last session before a page as (created_at_ms, session_id); (0, "") for the first page.
 
     Raises errors.InvalidField if it is not a cursor.

@@ -5,7 +5,7 @@ It keeps the contract of the store in Redis, under the same conformance suite, a
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,36 +13,31 @@ from typing import Final
 
 from rlstm_server.errors import (
     Gone,
-    InvalidField,
+    IdempotencyMismatch,
     NotFound,
     SessionExists,
     SnapshotExists,
     StoreFull,
     TooLarge,
+    VersionMismatch,
 )
 from rlstm_server.settings import Durability
 from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
     Committed,
-    Created,
     Creation,
     CreationOutcome,
     CreationReplayed,
     Head,
-    Listed,
-    Mismatch,
-    Moved,
     NamedSnapshot,
-    Page,
     Replayed,
     Retention,
     Revision,
     SessionKey,
+    SessionStore,
     Stale,
     StoreUsage,
-    read_cursor,
-    write_cursor,
 )
 
 _CONTAINER_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
@@ -79,20 +74,13 @@ class Done:
     made: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tombstone:
-    """What is left of a session that has ended, and until when."""
-
-    reason: str
-    until_ms: int
-
-
 class History:
     """One session. What is asked of it must be alive: it knows no end."""
 
     def __init__(self, creation: Creation, limits: Retention, now_ms: int) -> None:
         self._limits = limits
         self.head = Head(
+            key=creation.key,
             revision=creation.revision,
             name=creation.name,
             info=creation.info,
@@ -112,13 +100,13 @@ class History:
         named = sum(len(state) for _, _, state in self.named.values())
         return len(self.head.state or b"") + len(self.head.info) + named
 
-    def known(self, operation_id: str, body_hash: bytes, now_ms: int) -> Replayed | Mismatch | None:
+    def known(self, operation_id: str, body_hash: bytes, now_ms: int) -> Replayed | None:
         """Say what is known of an operation; None when it was never applied, or too long ago."""
         done = self.operations.get(operation_id)
         if done is None or done.at_ms + self._limits.operation_age_ms <= now_ms:
             return None
         if done.body_hash != body_hash:
-            return Mismatch()
+            raise IdempotencyMismatch
         return Replayed(
             version=done.version,
             summary=done.summary,
@@ -127,14 +115,14 @@ class History:
             expires_at_ms=self.head.expires_at_ms,
         )
 
-    def refusal(self, commit: Commit, now_ms: int) -> CommitOutcome | None:
-        """Say why an operation cannot be applied, in the order of the contract; None when it can."""
+    def refusal(self, commit: Commit, now_ms: int) -> Replayed | Stale | None:
+        """Say why an operation is not applied, in the order of the contract; None when it can be."""
         head = self.head
         known = self.known(commit.operation_id, commit.body_hash, now_ms)
         if known is not None:
             return known
         if commit.if_match is not None and commit.if_match != head.version:
-            return Moved(current=head.version)
+            raise VersionMismatch(commit.if_match, head.version)
         if commit.expects != head.revision:
             return Stale(current=head.revision)
         return None
@@ -178,7 +166,7 @@ def remember(operations: dict[str, Done], operation_id: str, done: Done, most: i
         del operations[oldest]
 
 
-class MemoryStore:
+class MemoryStore(SessionStore):
     """Sessions in this process. No call yields to other tasks, so each is atomic.
 
     clock_ms     the store's clock
@@ -198,8 +186,7 @@ class MemoryStore:
         self._clock_ms = clock_ms
         self._max_bytes = max_bytes
         self._sessions: dict[SessionKey, History] = {}
-        self._tombstones: dict[SessionKey, Tombstone] = {}
-        self._names: dict[tuple[str, str], SessionKey] = {}
+        self._tombstones: dict[SessionKey, tuple[str, int]] = {}
         self._creations: dict[str, dict[str, Done]] = {}
         self._created = 0
         self._used_bytes = 0
@@ -216,8 +203,8 @@ class MemoryStore:
         known = await self.recall_creation(key.tenant, creation.operation_id, creation.body_hash)
         if known is not None:
             return known
-        if creation.name is not None:
-            self._raise_if_taken(key.tenant, creation.name)
+        if creation.name is not None and self._owner(key.tenant, creation.name) is not None:
+            raise SessionExists("another session has this name")
         self._make_room(
             len(creation.state) + len(creation.info),
             share=limits.import_below if creation.brought else limits.create_below,
@@ -231,9 +218,7 @@ class MemoryStore:
         remember(made, creation.operation_id, done, self._created + 1)
         if len(made) > limits.operations:
             del made[next(iter(made))]
-        if creation.name is not None:
-            self._names[key.tenant, creation.name] = key
-        return Created(head=history.head)
+        return history.head
 
     async def load_head(
         self, key: SessionKey, *, known: Revision | None = None, with_state: bool = True
@@ -254,21 +239,19 @@ class MemoryStore:
         self._used_bytes += history.nbytes - before
         return Committed(revision=commit.revision, expires_at_ms=history.head.expires_at_ms)
 
-    async def recall(
-        self, key: SessionKey, operation_id: str, body_hash: bytes
-    ) -> Replayed | Mismatch | None:
+    async def recall(self, key: SessionKey, operation_id: str, body_hash: bytes) -> Replayed | None:
         """Say what a commit of this operation came to."""
         return self._living(key).known(operation_id, body_hash, self._clock_ms())
 
     async def recall_creation(
         self, tenant: str, operation_id: str, body_hash: bytes
-    ) -> CreationReplayed | Mismatch | None:
+    ) -> CreationReplayed | None:
         """Say which session this operation made."""
         done = self._creations.get(tenant, {}).get(operation_id)
         if done is None or self._too_old(done.at_ms):
             return None
         if done.body_hash != body_hash:
-            return Mismatch()
+            raise IdempotencyMismatch
         made = self._living(SessionKey(tenant, done.made))
         return CreationReplayed(session_id=done.made, answer=made.answer)
 
@@ -328,31 +311,17 @@ class MemoryStore:
 
     async def find(self, tenant: str, name: str) -> str:
         """Return the id behind the name."""
-        key = self._names.get((tenant, name))
+        key = self._owner(tenant, name)
         if key is None:
             raise NotFound
-        try:
-            self._living(key)
-        except Gone:
-            raise NotFound from None
         return key.session_id
 
-    async def list(self, tenant: str, *, limit: int = 100, cursor: str | None = None) -> Page:
-        """Return one page."""
-        if limit < 1:
-            raise InvalidField("limit", "limit must be at least 1")
-        after = read_cursor(cursor)
-        due = self._clock_ms()
-        rows = sorted(
-            (history.head.created_at_ms, key.session_id, replace(history.head, state=None))
-            for key, history in self._sessions.items()
-            if key.tenant == tenant and history.head.expires_at_ms > due
-        )
-        rows = [row for row in rows if row[:2] > after][:limit]
-        return Page(
-            sessions=tuple(Listed(session_id=i, head=head) for _, i, head in rows),
-            cursor=write_cursor(*rows[-1][:2]) if len(rows) == limit else None,
-        )
+    async def _places(self, tenant: str, after: tuple[int, str], limit: int) -> Sequence[tuple[int, str]]:
+        living = [(h.head.created_at_ms, key.session_id) for key, h in self._living_of(tenant)]
+        return sorted(place for place in living if place > after)[:limit]
+
+    async def _listed(self, key: SessionKey) -> Head | None:
+        return await self.load_head(key, with_state=False)
 
     async def count(self, tenant: str) -> int:
         """Count the tenant's sessions."""
@@ -368,7 +337,7 @@ class MemoryStore:
         due = [key for key, history in self._sessions.items() if history.head.expires_at_ms <= now]
         for key in due:
             self._end(key, "session_expired")
-        self._tombstones = {key: one for key, one in self._tombstones.items() if one.until_ms > now}
+        self._tombstones = {key: one for key, one in self._tombstones.items() if one[1] > now}
         for tenant, made in list(self._creations.items()):
             kept = {operation: done for operation, done in made.items() if not self._too_old(done.at_ms)}
             self._creations[tenant] = kept
@@ -390,28 +359,27 @@ class MemoryStore:
             return history
         if history is not None:
             self._end(key, "session_expired")
-        tombstone = self._tombstones.get(key)
-        if tombstone is None or tombstone.until_ms <= now:
+        reason, until_ms = self._tombstones.get(key, ("", 0))
+        if until_ms <= now:
             raise NotFound
-        raise Gone(tombstone.reason)
+        raise Gone(reason)
+
+    def _living_of(self, tenant: str) -> Iterator[tuple[SessionKey, History]]:
+        now, sessions = self._clock_ms(), self._sessions.items()
+        return (
+            (key, history)
+            for key, history in sessions
+            if key.tenant == tenant and history.head.expires_at_ms > now
+        )
+
+    def _owner(self, tenant: str, name: str) -> SessionKey | None:
+        """Find the session that has the name."""
+        return next((key for key, history in self._living_of(tenant) if history.head.name == name), None)
 
     def _end(self, key: SessionKey, reason: str) -> None:
         history = self._sessions.pop(key)
         self._used_bytes -= history.nbytes
-        if history.head.name is not None:
-            self._names.pop((key.tenant, history.head.name), None)
-        until_ms = self._clock_ms() + self._limits.tombstone_ms
-        self._tombstones[key] = Tombstone(reason=reason, until_ms=until_ms)
-
-    def _raise_if_taken(self, tenant: str, name: str) -> None:
-        owner = self._names.get((tenant, name))
-        if owner is None:
-            return
-        try:
-            self._living(owner)
-        except Gone:
-            return
-        raise SessionExists("another session has this name")
+        self._tombstones[key] = reason, self._clock_ms() + self._limits.tombstone_ms
 
     def _too_old(self, at_ms: int) -> bool:
         return at_ms + self._limits.operation_age_ms <= self._clock_ms()

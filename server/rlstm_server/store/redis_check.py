@@ -70,12 +70,7 @@ def weaknesses(settings: Mapping[str, str]) -> list[str]:
 
 async def read_servers(link: RedisLink) -> list[Server]:
     """Ask every primary what it is. Raises StartupError when one cannot be asked, or can never do."""
-    try:
-        replies = await link.call_all("INFO")
-    except InternalError as error:
-        raise StartupError("the store does not let this user ask what it is (INFO)") from error
-    except ServerError as error:
-        raise StartupError(f"no session store to start with: {error.detail}") from error
+    replies = await _ask(link, "ask what it is (INFO)", "INFO")
     servers = [_server(name, reply) for name, reply in replies.items()]
     for server in servers:
         if server.version < MIN_VERSION:
@@ -96,8 +91,11 @@ async def check_settings(
 
     Raises StartupError unless all are set up for what is wanted, or `allow_weaker`.
     """
-    settings = await _read_settings(link)
-    found = [sentence for each in settings.values() for sentence in weaknesses(each)]
+    replies = await _ask(link, "read its settings (CONFIG GET)", "CONFIG", "GET", *_PARAMETERS)
+    settings = [
+        {name.decode(): value.decode() for name, value in _pairs(reply).items()} for reply in replies.values()
+    ]
+    found = [sentence for each in settings for sentence in weaknesses(each)]
     alone = [server for server in servers if not server.replicas]
     if wanted == "replica" and alone:
         found.append("no replica is connected: durability replica cannot be reached")
@@ -105,7 +103,7 @@ async def check_settings(
         listed = "; ".join(dict.fromkeys(found))
         raise StartupError(f"the store would not keep what it promises (allow_weaker accepts that): {listed}")
     names = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
-    if any(tuple(each.get(name) for name in names) != ("yes", "always", "no") for each in settings.values()):
+    if any(tuple(each.get(name) for name in names) != ("yes", "always", "no") for each in settings):
         return "memory"
     return "replica" if wanted == "replica" and not alone else "fsync"
 
@@ -190,34 +188,26 @@ def _server(name: str, reply: bytes) -> Server:
     )
 
 
-async def _read_settings(link: RedisLink) -> dict[str, dict[str, str]]:
+async def _ask(link: RedisLink, what: str, *command: str) -> dict[str, Any]:
+    """Return what every primary replies. Raises StartupError, which says `what` this user may not."""
     try:
-        replies = await link.call_all("CONFIG", "GET", *_PARAMETERS)
+        return await link.call_all(*command)
     except InternalError as error:
-        raise StartupError("the store does not let this user read its settings (CONFIG GET)") from error
+        raise StartupError(f"the store does not let this user {what}") from error
     except ServerError as error:
         raise StartupError(f"no session store to start with: {error.detail}") from error
-    return {name: _pairs(reply) for name, reply in replies.items()}
 
 
-def _pairs(reply: list[bytes]) -> dict[str, str]:
-    words = [word.decode() for word in reply]
-    return dict(zip(words[::2], words[1::2], strict=True))
+def _pairs(reply: list[Any]) -> dict[bytes, Any]:
+    return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 async def _installed_code(link: RedisLink) -> dict[str, str | None]:
-    try:
-        replies = await link.call_all("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY, "WITHCODE")
-    except ServerError as error:
-        raise StartupError("the store does not let this user list its functions (FUNCTION LIST)") from error
-    return {name: _code(reply) for name, reply in replies.items()}
-
-
-def _code(reply: list[Any]) -> str | None:
-    if not reply:
-        return None
-    fields: list[Any] = reply[0]
-    return str(dict(zip(fields[::2], fields[1::2], strict=True))[b"library_code"].decode())
+    asked = ("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY, "WITHCODE")
+    replies = await _ask(link, "list its functions (FUNCTION LIST)", *asked)
+    return {
+        name: _pairs(reply[0])[b"library_code"].decode() if reply else None for name, reply in replies.items()
+    }
 
 
 def _digest(code: str) -> str:

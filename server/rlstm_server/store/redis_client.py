@@ -5,7 +5,7 @@ sent again only by `RedisLink.call`, whose commands all have the same effect onc
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -14,6 +14,7 @@ from redis.exceptions import AskError, MovedError, RedisError
 from rlstm_server.errors import (
     DurabilityNotReached,
     Gone,
+    IdempotencyMismatch,
     NotFound,
     OutcomeUnknown,
     StateCorrupt,
@@ -114,11 +115,12 @@ class RedisLink:
         changes: bool,
         again: bool = True,
         absent: bool = False,
-    ) -> Reply:
-        """Call a function of one session. All functions have the same effect once or twice.
+    ) -> Sequence[Any]:
+        """Call a function of one session, and return what it said: a word, and what belongs to it.
 
-        Raises errors.Gone, errors.NotFound, and errors.StateCorrupt for a session that another release
-        stored, unless `absent` takes the words GONE, NOT_FOUND and FORM too; errors.DurabilityNotReached.
+        All functions have the same effect once or twice. Raises errors.Gone, errors.NotFound,
+        errors.IdempotencyMismatch, errors.DurabilityNotReached, and errors.StateCorrupt for a session that
+        another release stored; `absent` takes the words GONE, NOT_FOUND and FORM too.
         """
         keys = [session_key(key, part) for part in _SESSION_PARTS]
         command = ("FCALL", f"{LIBRARY}_{name}", len(keys), *keys, *arguments)
@@ -126,13 +128,15 @@ class RedisLink:
         word = reply.content[0]
         if word in (b"OK", b"REPLAY"):
             reply.require_replicas()
+        elif word == b"MISMATCH":
+            raise IdempotencyMismatch
         elif word == b"NOT_FOUND" and not absent:
             raise NotFound
         elif word == b"GONE" and not absent:
             raise Gone(reply.content[1].decode())
         elif word == b"FORM" and not absent:
             raise StateCorrupt("the session is stored in a form that this release cannot read")
-        return reply
+        return reply.content  # type: ignore[no-any-return]
 
     async def tenant(self, name: str, tenant: str, *arguments: Argument, changes: bool) -> Reply:
         """Call a function of a tenant's names, indexes and creations."""

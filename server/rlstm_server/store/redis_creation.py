@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from rlstm_server.errors import NotFound, OutcomeUnknown, SessionExists, StoreUnavailable
+from rlstm_server.errors import IdempotencyMismatch, NotFound, OutcomeUnknown, SessionExists, StoreUnavailable
 from rlstm_server.store.base import (
-    Created,
     Creation,
     CreationOutcome,
     CreationReplayed,
     Head,
-    Mismatch,
     Retention,
     SessionKey,
 )
@@ -32,18 +30,18 @@ class RedisCreations:
         self._link = link
         self._limits = limits
 
-    async def create(self, creation: Creation) -> CreationOutcome:
+    async def _create(self, creation: Creation) -> CreationOutcome:
         """Place the session, claim its name and operation, make it permanent."""
         for _ in range(_TRIES):
-            head = await self.place(creation)
+            head = await self._place(creation)
             outcome = await self._claim(creation, head)
             if outcome is not None:
                 return outcome
         raise StoreUnavailable("the store changed under the creation of a session; try again")
 
-    async def recall(
+    async def recall_creation(
         self, tenant: str, operation_id: str, body_hash: bytes
-    ) -> CreationReplayed | Mismatch | None:
+    ) -> CreationReplayed | None:
         """Ask for the session that an operation made; a placed one is made permanent."""
         reply = await self._link.tenant(
             "recall_creation",
@@ -57,20 +55,20 @@ class RedisCreations:
             case b"UNKNOWN":
                 return None
             case b"MISMATCH":
-                return Mismatch()
+                raise IdempotencyMismatch
         made = SessionKey(tenant, reply.content[1].decode())
         answer = await self._confirm(made, b"", operation_id)
         reply.require_replicas()
         return None if answer is None else CreationReplayed(session_id=made.session_id, answer=answer)
 
-    async def release(self, key: SessionKey, name: bytes, operation_id: str = "") -> None:
+    async def _release(self, key: SessionKey, name: bytes, operation_id: str = "") -> None:
         """Remove the hints that lead to a session which is not there."""
         with suppress(StoreUnavailable):  # a hint: whoever meets it next removes it
             await self._link.tenant(
                 "release", key.tenant, key.session_id, name, operation_id.encode(), changes=False
             )
 
-    async def place(self, creation: Creation) -> Head:
+    async def _place(self, creation: Creation) -> Head:
         """Write the session; it vanishes by itself unless it is made permanent."""
         revision = creation.revision
         reply = await self._link.session(
@@ -86,12 +84,13 @@ class RedisCreations:
             changes=False,  # nobody knows of it yet
         )
         return Head(
+            key=creation.key,
             revision=revision,
             name=creation.name,
             info=creation.info,
             state=creation.state,
-            created_at_ms=int(reply.content[1]),
-            expires_at_ms=int(reply.content[2]),
+            created_at_ms=int(reply[1]),
+            expires_at_ms=int(reply[2]),
             ttl_ms=creation.ttl_ms,
         )
 
@@ -118,13 +117,13 @@ class RedisCreations:
             return created
         if word == b"MISMATCH":
             await self._withdraw(key)
-            return Mismatch()
+            raise IdempotencyMismatch
         name, other = (creation.name or "").encode(), SessionKey(key.tenant, reply.content[1].decode())
         if word == b"TAKEN":
-            if (await self.look_at(other))[0] not in (b"GONE", b"NOT_FOUND"):
+            if (await self._look_at(other))[0] not in (b"GONE", b"NOT_FOUND"):
                 await self._withdraw(key)
                 raise SessionExists("another session has this name")
-            await self.release(other, name)
+            await self._release(other, name)
             return None
         answer = await self._confirm(other, name, creation.operation_id)
         reply.require_replicas()
@@ -138,7 +137,7 @@ class RedisCreations:
         with suppress(StoreUnavailable):  # it has an expiry
             await self._link.session("withdraw", key, changes=False)
 
-    async def _make_permanent(self, creation: Creation, head: Head) -> Created | None:
+    async def _make_permanent(self, creation: Creation, head: Head) -> Head | None:
         try:
             name = (creation.name or "").encode()
             answer = await self._confirm(creation.key, name, creation.operation_id)
@@ -146,20 +145,19 @@ class RedisCreations:
             raise OutcomeUnknown(
                 "the store did not confirm the new session; repeat with the same key"
             ) from error
-        return None if answer is None else Created(head=head)
+        return None if answer is None else head
 
     async def _confirm(self, key: SessionKey, name: bytes, operation_id: str) -> bytes | None:
         """Make a placed session permanent; None, and its hints removed, when it is not there any more."""
         try:
             reply = await self._link.session("confirm", key, self._limits.tombstone_ms, changes=True)
         except NotFound:
-            await self.release(key, name, operation_id)
+            await self._release(key, name, operation_id)
             return None
-        return bytes(reply.content[1])
+        return bytes(reply[1])
 
-    async def look_at(self, key: SessionKey) -> Sequence[Any]:
+    async def _look_at(self, key: SessionKey) -> Sequence[Any]:
         """Return a session's head without its state, or the reply that says why there is none."""
-        reply = await self._link.session(
+        return await self._link.session(
             "load", key, self._limits.tombstone_ms, 0, "", b"", changes=False, absent=True
         )
-        return reply.content  # type: ignore[no-any-return]

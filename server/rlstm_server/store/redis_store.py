@@ -12,13 +12,13 @@ from typing import Any, Final
 from rlstm_server.errors import (
     Gone,
     InternalError,
-    InvalidField,
     NotFound,
     SnapshotExists,
     StateCorrupt,
     StoreFull,
     StoreUnavailable,
     TooLarge,
+    VersionMismatch,
 )
 from rlstm_server.logs import LOGGER
 from rlstm_server.settings import Durability
@@ -28,21 +28,15 @@ from rlstm_server.store.base import (
     Committed,
     Creation,
     CreationOutcome,
-    CreationReplayed,
     Head,
-    Listed,
-    Mismatch,
-    Moved,
     NamedSnapshot,
-    Page,
     Replayed,
     Retention,
     Revision,
     SessionKey,
+    SessionStore,
     Stale,
     StoreUsage,
-    read_cursor,
-    write_cursor,
 )
 from rlstm_server.store.redis_check import (
     check_functions,
@@ -51,13 +45,13 @@ from rlstm_server.store.redis_check import (
     find_concerns,
     read_servers,
 )
-from rlstm_server.store.redis_client import RedisLink, Reply, tenant_key
+from rlstm_server.store.redis_client import RedisLink, tenant_key
 from rlstm_server.store.redis_creation import RedisCreations
 
 _TENANTS: Final = "rlstm:tenants"
 
 
-class RedisStore:
+class RedisStore(RedisCreations, SessionStore):
     """Sessions in the servers at `url` (see `redis_address`).
 
     timeout_s       how long one try of a command may take; each gets two
@@ -81,9 +75,8 @@ class RedisStore:
         shared: bool = True,
         replica_s: float = 1.0,
     ) -> None:
-        self._link = RedisLink(url, timeout_s=timeout_s, connections=connections)
-        self._limits = limits or Retention()
-        self._creations = RedisCreations(self._link, self._limits)
+        link = RedisLink(url, timeout_s=timeout_s, connections=connections)
+        super().__init__(link, limits or Retention())
         self._wanted = durability
         self._allow_weaker = allow_weaker
         self._install = install
@@ -117,7 +110,7 @@ class RedisStore:
         limits = self._limits
         await self._admit(limits.import_below if creation.brought else limits.create_below)
         await self._link.call("SADD", _TENANTS, creation.key.tenant, changes=False)
-        return await self._creations.create(creation)
+        return await self._create(creation)
 
     async def load_head(
         self, key: SessionKey, *, known: Revision | None = None, with_state: bool = True
@@ -127,18 +120,18 @@ class RedisStore:
         reply = await self._link.session(
             "load", key, self._limits.tombstone_ms, int(with_state), version, chain, changes=False
         )
-        return _head(reply.content)
+        return _head(key, reply)
 
     async def commit(self, commit: Commit) -> CommitOutcome:
         """Apply one operation, in one round trip; one whose reply is lost is the caller's to send again."""
-        limits, after = self._limits, commit.revision
+        limits = self._limits
         arguments = (
             commit.operation_id.encode(),
             commit.body_hash.hex(),
             "" if commit.if_match is None else commit.if_match,
             commit.expects.version,
             commit.expects.chain,
-            after.chain,
+            commit.revision.chain,
             commit.info,
             commit.state,
             commit.ttl_ms,
@@ -154,24 +147,24 @@ class RedisStore:
         except StoreFull:
             # "not applied" would be a lie if an earlier try of the same operation was
             reply = await self._recall(commit.key, commit.operation_id, commit.body_hash)
-            if reply.content[0] == b"UNKNOWN":
+            if reply[0] == b"UNKNOWN":
                 raise
-        if reply.content[0] == b"OK" and reply.content[3] == b"1":
-            await self._reindex(commit.key, reply.content[2])
-        return _commit_outcome(after, reply.content)
+        match reply[0]:
+            case b"OK":
+                if reply[3] == b"1":
+                    await self._reindex(commit.key, reply[2])
+                return Committed(revision=commit.revision, expires_at_ms=int(reply[2]))
+            case b"REPLAY":
+                return _replayed(reply)
+            case b"MOVED":
+                raise VersionMismatch(commit.if_match or 0, int(reply[1]))
+            case _:
+                return Stale(current=Revision(int(reply[1]), reply[2]))
 
-    async def recall(
-        self, key: SessionKey, operation_id: str, body_hash: bytes
-    ) -> Replayed | Mismatch | None:
+    async def recall(self, key: SessionKey, operation_id: str, body_hash: bytes) -> Replayed | None:
         """Ask for an operation, in one round trip."""
         reply = await self._recall(key, operation_id, body_hash)
-        return None if reply.content[0] == b"UNKNOWN" else _known(reply.content)
-
-    async def recall_creation(
-        self, tenant: str, operation_id: str, body_hash: bytes
-    ) -> CreationReplayed | Mismatch | None:
-        """Ask for a creation, and finish it if it was not."""
-        return await self._creations.recall(tenant, operation_id, body_hash)
+        return None if reply[0] == b"UNKNOWN" else _replayed(reply)
 
     async def name_snapshot(
         self, key: SessionKey, name: str, revision: Revision, info: bytes
@@ -190,20 +183,19 @@ class RedisStore:
             self._limits.tombstone_ms,
             changes=True,
         )
-        fields = reply.content
-        match fields[0]:
+        match reply[0]:
             case b"STALE":
-                return Stale(current=Revision(int(fields[1]), fields[2]))
+                return Stale(current=Revision(int(reply[1]), reply[2]))
             case b"EXISTS":
                 raise SnapshotExists("another version of the session has a snapshot of this name")
             case b"FULL":
-                raise TooLarge("named snapshots", int(fields[1]), self._limits.named_snapshots)
-        return _named(name, fields[1], fields[2])
+                raise TooLarge("named snapshots", int(reply[1]), self._limits.named_snapshots)
+        return _named(name, reply[1], reply[2])
 
     async def named_snapshots(self, key: SessionKey) -> Sequence[NamedSnapshot]:
         """Return all named snapshots, oldest version first."""
         reply = await self._link.session("named", key, self._limits.tombstone_ms, changes=False)
-        rows = zip(reply.content[1::3], reply.content[2::3], reply.content[3::3], strict=True)
+        rows = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
         found = [_named(name.decode(), entry, size) for name, entry, size in rows]
         return sorted(found, key=lambda one: (one.version, one.created_at_ms, one.name))
 
@@ -212,9 +204,9 @@ class RedisStore:
         reply = await self._link.session(
             "read_snapshot", key, name.encode(), self._limits.tombstone_ms, changes=False
         )
-        if reply.content[0] == b"NO_SNAPSHOT":
+        if reply[0] == b"NO_SNAPSHOT":
             raise NotFound("the session has no such snapshot")
-        _, entry, state = reply.content
+        _, entry, state = reply
         return _named(name, entry, len(state)), state
 
     async def drop_snapshot(self, key: SessionKey, name: str) -> None:
@@ -225,7 +217,7 @@ class RedisStore:
         """End the session, then remove the hints that lead to it; should that fail, the sweep does."""
         await self._reindex(key, b"0")
         reply = await self._link.session("delete", key, self._limits.tombstone_ms, changes=True)
-        await self._creations.release(key, reply.content[1])
+        await self._release(key, reply[1])
 
     async def find(self, tenant: str, name: str) -> str:
         """Return the id behind the name, if the session is there."""
@@ -236,23 +228,13 @@ class RedisStore:
         try:
             await self.load_head(key, with_state=False)
         except (Gone, NotFound):
-            await self._creations.release(key, name.encode())
+            await self._release(key, name.encode())
             raise NotFound from None
         return key.session_id
 
-    async def list(self, tenant: str, *, limit: int = 100, cursor: str | None = None) -> Page:
-        """Return one page, without the sessions that ended since they were indexed."""
-        if limit < 1:
-            raise InvalidField("limit", "limit must be at least 1")
-        created_at_ms, session_id = read_cursor(cursor)
-        reply = await self._link.tenant("page", tenant, created_at_ms, session_id, limit, changes=False)
-        fields = reply.content[1:]
-        rows = [(int(at), i.decode()) for i, at in zip(fields[::2], fields[1::2], strict=True)]
-        found = [await self._listed(SessionKey(tenant, i)) for _, i in rows]
-        return Page(
-            sessions=tuple(listed for listed in found if listed is not None),
-            cursor=write_cursor(*rows[-1]) if len(rows) == limit else None,
-        )
+    async def _places(self, tenant: str, after: tuple[int, str], limit: int) -> Sequence[tuple[int, str]]:
+        fields = (await self._link.tenant("page", tenant, *after, limit, changes=False)).content[1:]
+        return [(int(at), i.decode()) for i, at in zip(fields[::2], fields[1::2], strict=True)]
 
     async def count(self, tenant: str) -> int:
         """Count the index."""
@@ -285,7 +267,7 @@ class RedisStore:
         if usage.max_bytes and usage.used_bytes > share * usage.max_bytes:
             raise StoreFull("the store has no room for this; live sessions stay as they are")
 
-    async def _recall(self, key: SessionKey, operation_id: str, body_hash: bytes) -> Reply:
+    async def _recall(self, key: SessionKey, operation_id: str, body_hash: bytes) -> Sequence[Any]:
         """Ask for an operation; wait for replicas as a change does: it may find a try of our own."""
         return await self._link.session(
             "recall",
@@ -297,15 +279,14 @@ class RedisStore:
             changes=True,
         )
 
-    async def _listed(self, key: SessionKey) -> Listed | None:
+    async def _listed(self, key: SessionKey) -> Head | None:
         try:
-            head = await self.load_head(key, with_state=False)
+            return await self.load_head(key, with_state=False)
         except (Gone, NotFound):
-            await self._creations.release(key, b"")
+            await self._release(key, b"")
             return None
         except StateCorrupt:
             return None
-        return Listed(session_id=key.session_id, head=head)
 
     async def _sweep(self, tenant: str, at_once: int) -> int:
         """End all that are due; one that cannot be looked at now is passed by."""
@@ -322,11 +303,11 @@ class RedisStore:
                 return ended
 
     async def _end_if_due(self, key: SessionKey) -> bool:
-        fields = await self._creations.look_at(key)
+        fields = await self._look_at(key)
         if fields[0] in (b"OK", b"FORM"):
             await self._reindex(key, fields[4] if fields[0] == b"OK" else fields[1])
             return False
-        await self._creations.release(key, fields[3] if fields[0] == b"GONE" else b"")
+        await self._release(key, fields[3] if fields[0] == b"GONE" else b"")
         return True
 
     async def _reindex(self, key: SessionKey, expires_at_ms: bytes) -> None:
@@ -344,10 +325,11 @@ def _usage(info: bytes) -> StoreUsage:
     )
 
 
-def _head(reply: Sequence[Any]) -> Head:
+def _head(key: SessionKey, reply: Sequence[Any]) -> Head:
     _, version, chain, created_at, expires_at, ttl, name, info, *state = reply
     try:
         return Head(
+            key=key,
             revision=Revision(int(version), chain),
             name=name.decode() or None,
             info=info,
@@ -374,21 +356,7 @@ def _named(name: str, entry: bytes, state_bytes: int) -> NamedSnapshot:
         raise StateCorrupt("a named snapshot in the store cannot be read") from error
 
 
-def _commit_outcome(after: Revision, fields: Sequence[Any]) -> CommitOutcome:
-    match fields[0]:
-        case b"OK":
-            return Committed(revision=after, expires_at_ms=int(fields[2]))
-        case b"REPLAY" | b"MISMATCH":
-            return _known(fields)
-        case b"MOVED":
-            return Moved(current=int(fields[1]))
-        case _:
-            return Stale(current=Revision(int(fields[1]), fields[2]))
-
-
-def _known(fields: Sequence[Any]) -> Replayed | Mismatch:
-    if fields[0] == b"MISMATCH":
-        return Mismatch()
+def _replayed(fields: Sequence[Any]) -> Replayed:
     try:
         return Replayed(
             version=int(fields[1]),

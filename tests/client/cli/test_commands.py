@@ -91,7 +91,7 @@ def test_a_command_that_nobody_brings(install: Any) -> None:
     install(plain)
     with pytest.raises(CommandError, match=r"serve: .*'mogrifier-rlstm\[server\]'") as caught:
         build()(["serve"], standalone_mode=False)
-    assert caught.value.code is Exit.MISSING
+    assert caught.value.exit_code is Exit.MISSING
 
 
 def test_a_command_whose_needs_are_not_installed(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:

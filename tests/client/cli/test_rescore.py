@@ -84,6 +84,8 @@ def test_the_same_winners_of_beams(rescore: Run, tmp_path: Path) -> None:
     assert rescore(beams, "--beam-size", 2, "--out", tmp_path / "out.tsv")[:2] == (0, [])
     written = (tmp_path / "out.tsv").read_text().splitlines()
     assert [line.partition("\t")[0] for line in written[::2]] == winners(told)
+    assert rescore(beams, "--beam-size", 2, "--out", tmp_path / "out.tsv")[0] == 2
+    assert rescore(beams, "--beam-size", 2, "--out", tmp_path / "out.tsv", "--force")[0] == 0
 
 
 def test_case_is_folded_for_the_model_alone(rescore: Run, tmp_path: Path) -> None:

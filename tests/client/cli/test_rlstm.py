@@ -172,6 +172,8 @@ def test_copies(session: Any, tmp_path: Path) -> None:
     assert json.loads(session("info", fork, "--json"))["position"] == 3
     assert "no such session" in session("info", "nobody", code=1)
     assert str(file) in session("export", made, str(file))
+    assert "is there already; --force replaces it" in session("export", made, str(file), code=2)
+    session("export", made, str(file), "--force")
     copy = session("import", str(file)).strip()
     assert json.loads(session("info", copy, "--json"))["position"] == 3
     assert session("snapshot", made, "here", "--drop") == "dropped here\n"

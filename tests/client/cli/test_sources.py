@@ -1,6 +1,8 @@
 """Where lines come from: cut out of what comes, and found again in a file."""
 
 import asyncio
+import gzip
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -95,7 +97,7 @@ async def test_a_file_that_was_rotated_meanwhile_is_read_to_its_end(tmp_path: Pa
     path = tmp_path / "log"
     path.write_text("one\ntwo\nthree\n")
     _, place = await read(path, {}, most=1)
-    (tmp_path / "log.0").write_text("another\n")
+    (tmp_path / "log.lock").write_text("no log\n")
     path.rename(tmp_path / "log-20261130")
     path.write_text("new\n")
     assert (await read(path, place))[0] == ["two", "three", "new"]
@@ -105,6 +107,24 @@ async def test_a_file_that_was_rotated_meanwhile_is_read_to_its_end(tmp_path: Pa
     (tmp_path / "log-20261130").unlink()
     assert (await read(path, place))[0] == ["new"]
     assert "lines may be missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_files_that_were_rotated_meanwhile_are_read_in_their_order(
+    tmp_path: Path, packed: bool
+) -> None:
+    """That which was left, what came between, compressed too, and the one that has the name now."""
+    path = tmp_path / "log"
+    path.write_text("one\ntwo\n")
+    _, place = await read(path, {}, most=1)
+    for hour, text in ((3, "oldest\n"), (2, "one\ntwo\n"), (1, "three\nfour\n")):
+        rotated = tmp_path / f"log.{hour}{'.gz' if packed else ''}"
+        rotated.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+        os.utime(rotated, (10**9 - hour, 10**9 - hour))
+    path.write_text("five\n")
+    assert (await read(path, place))[0] == ["two", "three", "four", "five"]
+    _, later = await read(path, place, most=2)
+    assert (await read(path, later))[0] == ["four", "five"]
 
 
 async def test_a_file_of_another_encoding_goes_on(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 It is on no path that tests are run with, so no fault gets into a run that did not ask for it:
 
-    PYTHONPATH=tests/mutation:tests/simulation pytest -p mutants.plugin --mutant NAME TEST
+    PYTHONPATH=tests/mutation pytest -p mutants.plugin --mutant NAME TEST
 """
 
 from contextlib import ExitStack

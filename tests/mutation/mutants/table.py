@@ -1,146 +1,226 @@
 """Faults that a server could have, each with the test that must notice it.
 
 Each is a patch of the server's own code, for as long as its context lasts. Where stores are concerned it is
-put into the one in memory and into the functions of the others; the simulation has the former already.
+put into the one in memory and into the functions of the others. Some the simulation must notice, too.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from simulated import mutations as simulated
 
 from rlstm_server import app
 from rlstm_server.api import auth
 from rlstm_server.caller import TokenBucket
 from rlstm_server.engine import copies, quotas, session, state
+from rlstm_server.errors import Gone, NotFound
 from rlstm_server.store import redis_address, redis_check
+from rlstm_server.store.base import Commit, CommitOutcome, Committed, Replayed, new_id
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.memory_store import History
+from rlstm_server.store.memory_store import History, MemoryStore
 from rlstm_server.store.redis_server import RedisServer
 
 Patch = Callable[[], AbstractContextManager[Any]]
 
 
 class Mutant(NamedTuple):
-    """A fault, and the test that must notice it."""
+    """A fault, the test that must notice it, and whether a simulated world must."""
 
     test: str
     patch: Patch
+    simulated: bool
 
 
 MUTANTS: Final[dict[str, Mutant]] = {}
 
 
-def noticed_by(test: str) -> Callable[[Patch], Patch]:
+def noticed_by(test: str, *, simulated: bool = False) -> Callable[[Patch], Patch]:
     """Enter a fault under its name."""
 
     def enter(patch: Patch) -> Patch:
-        MUTANTS[patch.__name__] = Mutant(f"tests/{test}", patch)
+        MUTANTS[patch.__name__] = Mutant(f"tests/{test}", patch, simulated)
         return patch
 
     return enter
 
 
-def functions_without(code: str) -> AbstractContextManager[Any]:
-    """The stores' functions without a piece of them, which must be there once."""
+def functions_with(code: str, other: str = "") -> AbstractContextManager[Any]:
+    """The stores' functions with another piece, or none, for one which must be there once."""
     whole = redis_check.library_code()
     if whole.count(code) != 1:
         raise LookupError(f"functions.lua does not have this once: {code}")
-    return mock.patch.object(redis_check, "library_code", return_value=whole.replace(code, ""))
+    return mock.patch.object(redis_check, "library_code", return_value=whole.replace(code, other))
+
+
+@contextmanager
+def refusing(change: Callable[[History, Commit], Commit], code: str) -> Iterator[None]:
+    """Stores that judge another commit than was sent: as `change` makes it, and without this code."""
+    refusal = History.refusal
+
+    def check(self: History, commit: Commit, now_ms: int) -> CommitOutcome | None:
+        return refusal(self, change(self, commit), now_ms)
+
+    with mock.patch.object(History, "refusal", check), functions_with(code):
+        yield
 
 
 # ---- one history ------------------------------------------------------------------------------------------
 
 
-@noticed_by("server/store/test_conformance.py::test_a_commit_on_another_history_is_stale")
-@contextmanager
-def no_chain_check() -> Iterator[None]:
+@noticed_by("server/store/test_conformance.py::test_a_commit_on_another_history_is_stale", simulated=True)
+def no_chain_check() -> AbstractContextManager[Any]:
     """Stores compare the version alone."""
-    with simulated.no_chain_check(), functions_without(" or expected_chain ~= head.chain"):
-        yield
+
+    def chained(self: History, commit: Commit) -> Commit:
+        same = commit.expects.version == self.head.version
+        return replace(commit, expects=self.head.revision) if same else commit
+
+    return refusing(chained, " or expected_chain ~= head.chain")
 
 
-@noticed_by("server/store/test_conformance.py::test_a_repeat_gets_the_stored_answer")
-@contextmanager
-def no_operation_ids() -> Iterator[None]:
+@noticed_by("server/store/test_conformance.py::test_a_repeat_gets_the_stored_answer", simulated=True)
+def no_operation_ids() -> AbstractContextManager[Any]:
     """Stores forget which operations they have applied."""
-    with simulated.no_operation_ids(), functions_without("if known then return known end"):
-        yield
+    return refusing(
+        lambda _, commit: replace(commit, operation_id=new_id()), "if known then return known end"
+    )
 
 
 @noticed_by("server/store/test_conformance.py::test_if_match_refuses_another_version")
-@contextmanager
-def no_if_match() -> Iterator[None]:
+def no_if_match() -> AbstractContextManager[Any]:
     """Nobody looks at the version that a client insists on."""
-    refusal = History.refusal
-
-    def check(self: History, commit: Any, now_ms: int) -> Any:
-        return refusal(self, replace(commit, if_match=None), now_ms)
-
-    with (
-        mock.patch.object(History, "refusal", check),
-        functions_without(
-            "if if_match ~= '' and tonumber(if_match) ~= tonumber(head.version)"
-            " then return { 'MOVED', head.version } end"
-        ),
-    ):
-        yield
+    return refusing(
+        lambda _, commit: replace(commit, if_match=None),
+        "if if_match ~= '' and tonumber(if_match) ~= tonumber(head.version)"
+        " then return { 'MOVED', head.version } end",
+    )
 
 
-@noticed_by("server/store/test_conformance.py::test_only_the_present_can_be_named")
+@noticed_by("server/store/test_conformance.py::test_only_the_present_can_be_named", simulated=True)
 @contextmanager
 def any_snapshot_named() -> Iterator[None]:
     """The present state gets a name, whatever state was meant."""
-    with (
-        simulated.any_snapshot_named(),
-        functions_without(
-            "if version ~= head.version or chain ~= head.chain then"
-            " return { 'STALE', head.version, head.chain } end"
-        ),
-    ):
+    name_snapshot = MemoryStore.name_snapshot
+
+    async def name(self: MemoryStore, key: Any, called: str, _: Any, info: bytes) -> Any:
+        return await name_snapshot(self, key, called, self._living(key).head.revision, info)
+
+    stale = (
+        "if version ~= head.version or chain ~= head.chain then"
+        " return { 'STALE', head.version, head.chain } end"
+    )
+    with mock.patch.object(MemoryStore, "name_snapshot", name), functions_with(stale):
         yield
 
 
-@noticed_by("server/store/test_conformance.py::test_a_repeat_gets_the_stored_answer")
+@noticed_by("server/store/test_conformance.py::test_a_repeat_gets_the_stored_answer", simulated=True)
 @contextmanager
 def stale_details() -> Iterator[None]:
     """A repeat is given the details of the newest operation, whichever it repeats."""
-    whole = redis_check.library_code()
-    newest = whole.replace("keys[2], 'd:' .. version)\n", "keys[2], 'd:' .. head.version)\n")
-    with simulated.stale_details(), mock.patch.object(redis_check, "library_code", return_value=newest):
+    known = History.known
+
+    def newest(self: History, *asked: Any) -> Any:
+        found = known(self, *asked)
+        if isinstance(found, Replayed) and self.details and found.details:
+            return replace(found, details=[*self.details.values()][-1])
+        return found
+
+    other = functions_with("keys[2], 'd:' .. version)\n", "keys[2], 'd:' .. head.version)\n")
+    with mock.patch.object(History, "known", newest), other:
         yield
 
 
-@noticed_by("server/api/test_sessions.py::test_a_session_that_has_ended_is_gone_everywhere")
+@noticed_by("server/api/test_sessions.py::test_a_session_that_has_ended_is_gone_everywhere", simulated=True)
 def no_tombstones() -> AbstractContextManager[Any]:
     """Nobody remembers that a session has ended."""
-    return simulated.no_tombstones()
+    living = MemoryStore._living
+
+    def forget(self: MemoryStore, key: Any) -> History:
+        with suppress(Gone):
+            return living(self, key)
+        raise NotFound
+
+    return mock.patch.object(MemoryStore, "_living", forget)
 
 
 # ---- nothing lost, nothing twice --------------------------------------------------------------------------
 
 
-@noticed_by("server/engine/test_session.py::test_a_store_that_is_away_changes_nothing")
+def committing(wrong: Callable[..., Any]) -> AbstractContextManager[Any]:
+    """An engine that commits by `wrong`, which is given how it is done right."""
+    right = session.commit_with_retries
+    return mock.patch.object(session, "commit_with_retries", lambda *given: wrong(right, *given))
+
+
+@noticed_by("server/engine/test_session.py::test_a_store_that_is_away_changes_nothing", simulated=True)
 def acknowledged_before_commit() -> AbstractContextManager[Any]:
     """The answer goes out while the commit is on its way."""
-    return simulated.acknowledged_before_commit()
+
+    def look_away(task: "asyncio.Task[Any]") -> None:
+        if not task.cancelled():
+            task.exception()
+
+    async def soon(right: Any, commit: Commit, *others: Any) -> CommitOutcome:
+        asyncio.ensure_future(right(commit, *others)).add_done_callback(look_away)
+        return Committed(revision=commit.revision, expires_at_ms=0)
+
+    return committing(soon)
 
 
-@noticed_by("server/engine/test_session.py::test_nothing_is_seen_of_a_change_before_it_is_committed")
-def swapped_before_commit() -> AbstractContextManager[Any]:
+@noticed_by(
+    "server/engine/test_session.py::test_nothing_is_seen_of_a_change_before_it_is_committed", simulated=True
+)
+@contextmanager
+def swapped_before_commit() -> Iterator[None]:
     """The new state takes the old one's place before it is committed."""
-    return simulated.swapped_before_commit()
+    serialize, staged = session.serialize, dict[bytes, Any]()
+
+    async def note(*given: Any) -> Any:
+        own, written = await serialize(*given)
+        staged[written] = own.copy
+        return own, written
+
+    async def early(right: Any, commit: Commit, store: Any, cache: Any) -> CommitOutcome:
+        cache.put(staged.pop(commit.state))
+        return await right(commit, store, cache)
+
+    with mock.patch.object(session, "serialize", note), committing(early):
+        yield
 
 
-@noticed_by("server/engine/test_session.py::test_a_lost_answer_is_asked_for_again[commit_and_stay_silent]")
+@noticed_by(
+    "server/engine/test_session.py::test_a_lost_answer_is_asked_for_again[commit_and_stay_silent]",
+    simulated=True,
+)
 def resent_under_a_fresh_id() -> AbstractContextManager[Any]:
     """A commit that nobody answered is sent again as another operation."""
-    return simulated.resent_under_a_fresh_id()
+
+    async def send(right: Any, commit: Commit, store: Any, cache: Any) -> CommitOutcome:
+        commit_once, sent = store.commit, []
+
+        async def again(own: Commit) -> CommitOutcome:
+            own = replace(own, operation_id=new_id()) if sent else own
+            sent.append(own)
+            return await commit_once(own)
+
+        with mock.patch.object(store, "commit", again):
+            return await right(commit, store, cache)
+
+    return committing(send)
+
+
+@noticed_by(
+    "simulation/test_simulation.py::test_nothing_is_lost_applied_twice_or_stuck_whatever_breaks",
+    simulated=True,
+)
+def cache_kept_after_stale() -> AbstractContextManager[Any]:
+    """The copy that was refused as stale is used again."""
+    return mock.patch.object(state.SessionCache, "drop", return_value=None)
 
 
 @noticed_by("server/store/test_redis_link.py::test_the_library_below_never_sends_again")

@@ -3,8 +3,6 @@ import math
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rlstm_server.api.bodies import INLINE_TOKENS, respond
 from rlstm_server.schemas.wire import FACTORS, PIECE, column
@@ -12,12 +10,6 @@ from rlstm_server.schemas.wire import FACTORS, PIECE, column
 
 def decoded(fragment):
     return json.loads(orjson.dumps(fragment))
-
-
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), max_size=40))
-def test_a_column_is_the_array_of_its_numbers(values):
-    """As if it were encoded in one call."""
-    assert decoded(column(values)) == json.loads(orjson.dumps(values))
 
 
 @pytest.mark.parametrize("count", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])

@@ -108,6 +108,12 @@ FIELDS = [
     (f"/sessions/{SESSION}/generate", {"learn_from_output": True}, 422, "commit"),
     (f"/sessions/{SESSION}/generate", {"min_version": 99}, 412, "99"),
     (f"/sessions/{SESSION}/reset", {"what": CANARY}, 422, "what"),
+    ("/detokenize", {"tokens": [0xC3]}, 422, "not UTF-8"),
+    ("/detokenize", {"tokens": [256]}, 400, "token"),
+    ("/detokenize", {"tokens": [True]}, 422, "tokens[0]"),
+    ("/detokenize", {}, 422, "tokens"),
+    ("/tokenize", {"prompt": ["a"]}, 422, "prompt"),
+    ("/tokenize", {"prompt": "a", "model": CANARY}, 404, "tiny"),
     (f"/sessions/{UNKNOWN}/append", {"text": "a"}, 404, "session"),
     (f"/sessions/{UNKNOWN}/generate", {"stream": True}, 404, "session"),
     (f"/sessions/{CANARY}/append", {"text": "a"}, 404, "session"),
@@ -245,6 +251,38 @@ async def test_no_name_within_metadata_is_repeated(client, refused):
     """They are the caller's own."""
     problem = await refused(await client.post("/sessions", json={"metadata": {CANARY: {}}}), 422)
     assert {fault["field"] for fault in problem["errors"]} == {"metadata"}
+
+
+GOOD = {"model": "tiny", "prompt": "a"}
+NAME = "must have the form [A-Za-z0-9_-]{1,64}"
+SENTENCES = [
+    ("/v1/completions", {}, "model: is missing"),
+    ("/v1/completions", GOOD | {"model": None}, "model: must be a text; null was given"),
+    ("/v1/completions", GOOD | {"n": 17}, "n: must be at most 16; 17 was given"),
+    ("/v1/completions", GOOD | {"n": "2"}, "n: must be a whole number; a text was given"),
+    ("/v1/completions", GOOD | {"n": 1.5}, "n: must be a whole number; 1.5 was given"),
+    ("/v1/completions", GOOD | {"echo": 1}, "echo: must be true or false; 1 was given"),
+    ("/v1/completions", GOOD | {"top_p": True}, "top_p: must be a number; true was given"),
+    ("/v1/completions", GOOD | {"n": 10**30}, "n: must be at most 16; a whole number was given"),
+    ("/v1/completions", GOOD | {"stop": 7}, "stop: must be a list; 7 was given"),
+    ("/v1/completions", GOOD | {"stop": ["a", ""]}, "stop[1]: must not be empty"),
+    ("/v1/completions", GOOD | {"stop": ["a"] * 17}, "stop: must have at most 16 entries; 17 were given"),
+    ("/generate", {"stop": "a" * 257}, "stop[0]: must have at most 256 characters; 257 were given"),
+    ("/score", {"text": "a", "adaptation": []}, "adaptation: must be an object; a list was given"),
+    ("/score", {"txt": "a"}, "txt: there is no such field; text may be meant"),
+    ("/score", {"items": [{"tokns": 1}]}, "items[0].tokns: there is no such field; tokens may be meant"),
+    ("/score", {"unit": CANARY}, "unit: must be 'nats', 'bits' or 'log10'; another text was given"),
+    ("/sessions", {"adapt": CANARY}, "adapt: must be true, false, or one of weights, memory, both"),
+    ("/sessions", {"name": "a b"}, f"name: {NAME}; another text was given"),
+    ("/sessions", {"metadata": {"a": []}}, "metadata: a value is a text, a number, true, false or null"),
+]
+
+
+async def test_a_sentence_says_what_is_allowed_and_what_was_given(client):
+    """In plain words, in either face: of a number it is repeated, of anything else its kind is told."""
+    for path, body, said in SENTENCES:
+        answer = (await client.post(path, json=body)).json()
+        assert answer.get("detail", answer.get("error", {}).get("message")) == said
 
 
 async def test_many_faults_are_told_briefly(client, refused):

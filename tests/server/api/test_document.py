@@ -48,6 +48,7 @@ async def test_whether_a_key_is_needed_is_said(serve, keys):
         ("/sessions/abc", "DELETE, GET, PATCH"),
         ("/sessions/import", "POST"),
         ("/sessions", "GET, POST"),
+        ("/sessions/abc/stream", "GET"),
         ("/health/live", "GET, HEAD"),
     ],
 )

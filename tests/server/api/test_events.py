@@ -24,7 +24,7 @@ def describe(event):
 
 
 class Source:
-    """Events with pauses and faults between them; remembers whether it was closed."""
+    """Events with pauses and faults between them, some at once; remembers whether it was closed."""
 
     def __init__(self, *steps):
         self.steps = steps
@@ -39,7 +39,7 @@ class Source:
                 elif isinstance(step, Exception):
                     raise step
                 else:
-                    yield step
+                    yield step if isinstance(step, list) else [step]
         finally:
             self.closed = True
 
@@ -52,6 +52,11 @@ async def stream(source, trace, metrics=None, ping=5.0):
 
 async def frames(source, trace=None, **options):
     """Run a stream to its end and give its frames as (event, data); a comment is (None, text)."""
+    return [parsed(frame) for frame in await bodies(source, trace, **options)]
+
+
+async def bodies(source, trace=None, **options):
+    """Run a stream to its end and give the chunks of its body."""
     response = await stream(source, trace or Trace(request_id="r"), **options)
     sent = []
 
@@ -59,7 +64,7 @@ async def frames(source, trace=None, **options):
         sent.append(message.get("body", b""))
 
     await response({"type": "http"}, None, send)
-    return [parsed(frame) for frame in sent if frame]
+    return [frame for frame in sent if frame]
 
 
 def parsed(frame):
@@ -117,15 +122,15 @@ async def test_a_stream_ends_with_its_text_or_with_an_error(after, kind, outcome
 
 async def test_a_mark_is_the_id_of_its_event():
     """By it a reader says what he has; events without one have no id."""
-    response = await stream(Source(replace(token(0), mark="0.0.0.ab"), token(1), END), Trace(request_id="r"))
-    sent = []
+    sent = await bodies(Source(replace(token(0), mark="0.0.0.ab"), token(1), END))
+    assert [b"id: 0.0.0.ab\n" in frame for frame in sent] == [True, False, False]
+    assert not any(b"id:" in frame for frame in sent[1:])
 
-    async def send(message):
-        sent.append(message.get("body", b""))
 
-    await response({"type": "http"}, None, send)
-    assert [b"id: 0.0.0.ab\n" in frame for frame in sent if frame] == [True, False, False]
-    assert not any(b"id:" in frame for frame in sent[2:])
+async def test_what_is_there_at_once_is_sent_at_once():
+    """In one chunk of the body, every event whole."""
+    alone = await bodies(Source(token(0), token(1), END))
+    assert await bodies(Source([token(0), token(1)], END)) == [alone[0] + alone[1], alone[2]]
 
 
 async def test_a_stream_left_early_closes_its_source():

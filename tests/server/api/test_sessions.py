@@ -278,3 +278,79 @@ async def test_an_import_has_a_limit_and_a_scope_of_its_own(serve, key_file):
             answer = await client.post("/sessions/import", content=b"x" * size, headers=OCTETS | headers)
             assert answer.status_code == status
         assert (await client.post("/sessions", content=b"x" * 2_049, headers=root)).status_code == 413
+
+
+# ---- notes -------------------------------------------------------------------------------------------------
+
+NOTE = '{"line": 7, "text": "\\u0000 é 💡"}'
+LONGEST = "\0" * 65_536
+
+
+@pytest.fixture
+async def noted(client):
+    """A session that has read a text, with a note."""
+    session = f"/sessions/{(await ask(client, 201, 'POST', '/sessions', {}))['id']}"
+    await append(client, session, note=NOTE)
+    return session
+
+
+async def note(client, session):
+    return await ask(client, 200, "GET", f"{session}/note")
+
+
+async def test_a_note_stays_until_there_is_another(client, noted):
+    """It is of the version that is read; an append without one keeps it, an empty one ends it."""
+    assert await note(client, noted) == {"version": 1, "note": NOTE}
+    await append(client, noted)
+    assert await note(client, noted) == {"version": 2, "note": NOTE}
+    await append(client, noted, note="")
+    assert await note(client, noted) == {"version": 3, "note": ""}
+    await ask(client, 412, "GET", f"{noted}/note", params={"min_version": 4})
+
+
+async def test_a_note_alone(client, noted):
+    """It can change without a text: nothing else does."""
+    before = await info(client, noted)
+    changed = await ask(client, 200, "PATCH", noted, {"note": "other"})
+    after = await info(client, noted)
+    assert changed["version"] == 2
+    others = {name for name in before if before[name] != after[name]}
+    assert others <= {"version", "expires_at", "state_bytes"}
+    assert await note(client, noted) == {"version": 2, "note": "other"}
+    await ask(client, 413, "PATCH", noted, {"note": "x" * 65_537})
+
+
+async def test_a_note_is_part_of_the_append(client, noted):
+    """A repeat has the same one, and takes effect once; another is another request."""
+    key = {"idempotency-key": "k"}
+    first = await append(client, noted, note="one", headers=key)
+    await append(client, noted, note="two")
+    again = await append(client, noted, note="one", headers=key)
+    assert (first["replayed"], again["replayed"], again["version"]) == (False, True, first["version"])
+    assert (await note(client, noted))["note"] == "two"
+    for other in ({"note": "on"}, {"note": ""}, {}):
+        await append(client, noted, 422, headers=key, **other)
+
+
+async def test_a_note_goes_where_the_state_goes(client, noted):
+    """Snapshots, forks and files have the one of their moment."""
+    await ask(client, 201, "POST", f"{noted}/snapshots", {"name": "then"})
+    await append(client, noted, note=LONGEST)
+    fork = await ask(client, 201, "POST", f"{noted}/fork", {})
+    old = await ask(client, 201, "POST", f"{noted}/fork", {"snapshot": "then"})
+    file = (await client.get(f"{noted}/export")).content
+    made = (await client.post("/sessions/import", content=file, headers=OCTETS)).json()
+    await ask(client, 200, "POST", f"{noted}/restore", {"snapshot": "then"})
+    sessions = [noted, *(f"/sessions/{one['id']}" for one in (fork, old, made))]
+    found = [(await note(client, session))["note"] for session in sessions]
+    assert found == [NOTE, LONGEST, NOTE, LONGEST]
+
+
+async def test_a_note_is_bounded(client, noted):
+    """By its UTF-8; the setting is named, nothing is read, and a surrogate alone is no text."""
+    answer = await append(client, noted, 413, note="é" * 32_769)
+    assert (answer["given"], answer["limit"]) == (65_538, 65_536)
+    assert "RLSTM_LIMITS__NOTE_BYTES" in answer["detail"]
+    json, alone = {"content-type": "application/json"}, rb'{"text": "a", "note": "\ud800"}'
+    await ask(client, 400, "POST", f"{noted}/append", content=alone, headers=json)
+    assert await note(client, noted) == {"version": 1, "note": NOTE}

@@ -205,14 +205,19 @@ def ask(prompt="the ", **settings):
 async def collect(events):
     """All events of a stream as (text, ids, end) of each choice."""
     texts, ids, ends = {}, {}, {}
-    async with aclosing(events) as stream:
-        async for event in stream:
-            if isinstance(event, EndEvent):
-                ends[event.choice] = event
-            else:
-                texts[event.choice] = texts.get(event.choice, "") + event.text
-                ids.setdefault(event.choice, []).append(event.id)
+    for event in await all_of(events):
+        if isinstance(event, EndEvent):
+            ends[event.choice] = event
+        else:
+            texts[event.choice] = texts.get(event.choice, "") + event.text
+            ids.setdefault(event.choice, []).append(event.id)
     return texts, ids, ends
+
+
+async def all_of(events):
+    """All events of a stream, one after the other."""
+    async with aclosing(events) as batches:
+        return [event async for batch in batches for event in batch]
 
 
 def pieces_of(text, seed):
@@ -234,7 +239,7 @@ def tools():
     """What tests of this folder share: `import-mode=importlib` lets them import nothing from here."""
     shared = (
         *(before_text, call, caller, serve, engine_on, Talk, tiny_parameters, calibrate, altered),
-        *(pieces_of, serve_shipped, finish, item, ask, collect, value, replace),
+        *(pieces_of, serve_shipped, finish, item, ask, collect, all_of, value, replace),
     )
     named = {one.__name__: one for one in shared}
     return SimpleNamespace(asked=AdaptationRequest, SEGMENT=SEGMENT, **named)

@@ -139,9 +139,7 @@ async def test_choices_are_distinct_and_reproducible(engine, tools):
 async def test_logprobs_are_those_of_scoring(engine, tools):
     """A generated token's log-probability is what scoring gives it, whatever the temperature."""
     settings = {"max_tokens": 8, "temperature": 2.0}
-    events = [
-        event async for event in engine.generate(tools.ask(**settings)) if isinstance(event, TokenEvent)
-    ]
+    *events, _ = await tools.all_of(engine.generate(tools.ask(**settings)))
     tokens = tuple(event.id for event in events)
     request = ScoreRequest(items=[tools.item(tokens=tokens, context="the ")]).by(tools.call(tools.caller()))
     (scored,) = (await engine.score(request)).items
@@ -159,13 +157,9 @@ def request(tools, *texts, max_tokens=4, choices=1, **options):
     return CompletionRequest(call=tools.call(tools.caller()), prompts=prompts, settings=settings, **options)
 
 
-async def events_of(engine, asked):
-    return [event async for event in engine.complete(asked)]
-
-
 async def test_a_prompt_is_told_once_and_before_its_continuations(engine, tools):
     """Two prompts, three choices each: two prompt events, six ends, numbered over all prompts."""
-    events = await events_of(engine, request(tools, "the cat", "a dog", choices=3))
+    events = await tools.all_of(engine.complete(request(tools, "the cat", "a dog", choices=3)))
     prompts = [event for event in events if isinstance(event, PromptEvent)]
     ends = {event.choice: event for event in events if isinstance(event, EndEvent)}
     first = {}
@@ -183,7 +177,7 @@ async def test_a_prompt_is_told_once_and_before_its_continuations(engine, tools)
 async def test_what_is_read_and_written_is_counted(engine, tools, adaptation):
     """Scored tokens are those with a number; what is learned from is counted as adapted."""
     before = {kind: engine._metrics.tokens.labels(kind)._value.get() for kind in KINDS}
-    await events_of(engine, request(tools, "the cat sat", "ab", adaptation=adaptation, choices=2))
+    await tools.all_of(engine.complete(request(tools, "the cat sat", "ab", adaptation=adaptation, choices=2)))
     after = {kind: engine._metrics.tokens.labels(kind)._value.get() for kind in KINDS}
 
     counted = [after[kind] - before[kind] for kind in KINDS]

@@ -1,7 +1,6 @@
 """What a model lets its clients choose; several on one device, none of which feels the others."""
 
 import asyncio
-from contextlib import aclosing
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,7 @@ from rlstm_server.engine.answers import most_bytes
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.state import SessionState
 from rlstm_server.errors import IdempotencyMismatch, InvalidField, ModelMismatch, ModelNotFound
-from rlstm_server.schemas.generation import EndEvent, SessionGenerate
+from rlstm_server.schemas.generation import SessionGenerate
 from rlstm_server.schemas.sessions import CreateSession, ForkRequest, ImportRequest
 from rlstm_server.schemas.text import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest, ScoreRequest
 from rlstm_server.store.memory_store import MemoryStore
@@ -187,9 +186,8 @@ async def test_a_text_that_a_session_writes_says_whose_it_is(tools, store, first
         await talk.append(TEXT)
         request = SessionGenerate(max_tokens=5, seed=3, commit=commit).by(talk.call(key="k"))
         for _ in range(2):
-            async with aclosing(engine.generate_in_session(request)) as events:
-                ends = [event async for event in events if isinstance(event, EndEvent)]
-            assert [end.identity for end in ends] == [other.identity]
+            *_, end = await tools.all_of(engine.generate_in_session(request))
+            assert end.identity == other.identity
 
 
 async def test_the_books_count_each_session_by_its_model(tools, store, first, other):
@@ -260,7 +258,6 @@ async def test_a_stored_text_is_told_again_without_its_model(tools, store, first
                 talk = await tools.Talk.begin(engine)
                 await talk.append(TEXT)
             request = SessionGenerate(max_tokens=5, seed=3, commit=True).by(talk.call(key="k"))
-            async with aclosing(engine.generate_in_session(request)) as events:
-                *tokens, end = [event async for event in events]
+            *tokens, end = await tools.all_of(engine.generate_in_session(request))
             ends.append((len(tokens), end.version, end.replayed, end.identity))
     assert ends == [(5, 2, False, other.identity), (5, 2, True, None)]

@@ -9,9 +9,7 @@ import pytest
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.caller import Quota, TokenBucket
 from rlstm_server.engine import quotas
-from rlstm_server.engine.generate import charged
-from rlstm_server.engine.queue import SessionQueues
-from rlstm_server.engine.quotas import Charge
+from rlstm_server.engine.queue import Charge, SessionQueues
 from rlstm_server.errors import Conflict, OutcomeUnknown, RateLimited, SlowConsumer, StoreUnavailable
 from rlstm_server.schemas.generation import EndEvent, TokenEvent
 from rlstm_server.schemas.sessions import CreateSession, SnapshotRequest
@@ -112,51 +110,49 @@ def event(index):
     return TokenEvent(choice=0, index=index, id=1, text="a", logprob=-1.0)
 
 
-async def test_a_text_is_charged_in_advance_and_settled(buckets):
-    """While it is written all that may come is charged, and in the end what came, also to an early leaver."""
-
-    async def two():
-        yield event(0)
-        yield event(1)
-
-    stream = charged(two(), 8, Charge(Quota(**buckets)), learns=True)
-    await anext(stream)
-    assert (left(buckets["generated"]), left(buckets["learned"])) == (2, 2)
-    await stream.aclose()
-    assert (left(buckets["generated"]), left(buckets["learned"])) == (9, 9)
+def test_a_text_is_charged_in_advance_and_settled(buckets):
+    """While it is written all that may come is charged, and in the end what came."""
+    with taking(buckets) as charge:
+        charge.generate(8, learns=True)
+        charge.show([event(0), event(1)])
+        assert (left(buckets["generated"]), left(buckets["learned"])) == (2, 2)
+    assert (left(buckets["generated"]), left(buckets["learned"])) == (8, 8)
 
 
 @pytest.mark.parametrize(("shown", "left_over"), [(0, 10), (2, 5)])
-async def test_who_was_shown_some_of_a_text_has_had_its_prompt(buckets, shown, left_over):
+def test_who_was_shown_some_of_a_text_has_had_its_prompt(buckets, shown, left_over):
     """A reader who falls behind pays for what he got; one who got nothing pays nothing."""
 
-    async def broken_off():
-        for index in range(shown):
-            yield event(index)
-        raise SlowConsumer("x")
-
-    async def read():
+    def break_off():
         with taking(buckets) as charge:
             charge.add(tokens=5)
-            async for _ in charged(broken_off(), 4, charge):
-                pass
+            charge.generate(4)
+            if shown:
+                charge.show([event(index) for index in range(shown)])
+            raise SlowConsumer("x")
 
     with pytest.raises(SlowConsumer):
-        await read()
+        break_off()
     assert (left(buckets["tokens"]), left(buckets["generated"])) == (left_over, 10 - shown)
 
 
-async def test_a_text_that_was_written_before_costs_nothing(buckets):
+def test_what_is_learned_from_a_prompt_stays_charged(buckets):
+    """The text after it is not learned from."""
+    with taking(buckets) as charge:
+        charge.add(tokens=5, learned=5)
+        charge.generate(4)
+    assert left(buckets["learned"]) == 5
+
+
+def test_a_text_that_was_written_before_costs_nothing(buckets):
     """Its repeat is read from the store."""
-
-    async def replayed():
-        yield event(0)
-        yield EndEvent(
-            choice=0, finish_reason="length", prompt_tokens=0, completion_tokens=1, seed=1, replayed=True
-        )
-
-    charge = Charge(Quota(**buckets))
-    assert len([_ async for _ in charged(replayed(), 4, charge)]) == 2
+    end = EndEvent(
+        choice=0, finish_reason="length", prompt_tokens=0, completion_tokens=1, seed=1, replayed=True
+    )
+    with taking(buckets) as charge:
+        charge.generate(4)
+        charge.show([event(0)])
+        charge.show([end])
     assert left(buckets["generated"]) == 10
 
 

@@ -17,7 +17,7 @@ from rlstm_server.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from rlstm_server.schemas.generation import EndEvent, SessionGenerate
+from rlstm_server.schemas.generation import EndEvent, SessionGenerate, TokenEvent
 from rlstm_server.store.base import Retention
 from rlstm_server.store.memory_store import MemoryStore
 
@@ -54,13 +54,12 @@ async def read(events, count=None, tokens=None):
     """The token events, so many or all of them, and the end; they go into `tokens` as they come."""
     tokens, end = [] if tokens is None else tokens, None
     async with aclosing(events) as stream:
-        async for event in stream:
-            if isinstance(event, EndEvent):
-                end = event
-            else:
-                tokens.append(event)
-                if len(tokens) == count:
-                    break
+        async for events in stream:
+            tokens += [event for event in events if isinstance(event, TokenEvent)]
+            end = events[-1] if isinstance(events[-1], EndEvent) else None
+            if count is not None and len(tokens) >= count:
+                del tokens[count:]
+                break
     return tokens, end
 
 
@@ -156,7 +155,7 @@ async def test_a_reader_whose_connection_is_lost_unnoticed_goes_on_at_once(tools
         talk, twin = await tools.Talk.begin(engine), await tools.Talk.begin(engine)
         whole, _ = await read(engine.generate_in_session(kept(twin, max_tokens=160)))
         old = engine.generate_in_session(kept(talk, max_tokens=160))
-        first = [await anext(old) for _ in range(20)]
+        first = [*await anext(old), *await anext(old)][:20]
         resumed = kept(talk, max_tokens=160, after=first[-1].mark)
         rest, _ = await read(engine.generate_in_session(resumed))
 
@@ -174,7 +173,7 @@ async def test_a_drain_ends_a_kept_text_at_the_next_chunk(tools):
         talk, twin = await tools.Talk.begin(engine), await tools.Talk.begin(other)
         whole, _ = await read(other.generate_in_session(kept(twin, max_tokens=320)))
         stream, first = engine.generate_in_session(kept(talk, max_tokens=320)), []
-        first.append(await anext(stream))
+        first += await anext(stream)
         drain = asyncio.ensure_future(engine.drain(60))
         with pytest.raises(Draining) as caught:
             await read(stream, tokens=first)
@@ -213,7 +212,7 @@ async def test_a_reader_who_takes_nothing_ends_a_kept_text_at_a_chunk(tools):
         talk, twin = await tools.Talk.begin(engine), await tools.Talk.begin(engine)
         whole, _ = await read(engine.generate_in_session(kept(twin, max_tokens=120)))
         stream = engine.generate_in_session(kept(talk, max_tokens=120))
-        shown = [await anext(stream)]
+        shown = [*await anext(stream)]
         await settled(engine)
         version = (await talk.info()).version
         with pytest.raises(SlowConsumer) as caught:
@@ -375,7 +374,7 @@ async def test_an_append_waits_for_the_kept_text(engine, tools):
     """Keeping holds the session's turn: an append that comes meanwhile is read after it."""
     talk = await tools.Talk.begin(engine)
     stream = engine.generate_in_session(request(talk, commit=True))
-    first = await anext(stream)
+    first, *_ = await anext(stream)
     append = asyncio.ensure_future(talk.append("after"))
     _, _, end = await read_text(stream)
 

@@ -12,8 +12,9 @@ from rlstm_model.adaptation.batch import run_batch
 from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.adaptation.items import DecodeStep, ScoreChunk
 from rlstm_model.vocab import ByteVocab
+from rlstm_server.caller import Call
 from rlstm_server.engine.buffer import EVENT_BYTES, Buffer
-from rlstm_server.engine.worker import SHORT, Worker, compute, gather, size_of
+from rlstm_server.engine.worker import SHORT, Worker, compute, gather, is_short, size_of
 from rlstm_server.errors import Draining, InternalError, NotFound, SlowConsumer
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.generation import TokenEvent
@@ -106,10 +107,15 @@ async def at_once(worker, jobs, caller):
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def streamed(worker, job, **limits):
+    """The events of a job."""
+    return worker.stream(job, Call(tenant="acme", request_id="r1"), Buffer(Limits(**limits)))
+
+
 async def read(stream, into):
     """Read a stream to its end."""
-    async for event in stream:
-        into.append(event)
+    async for events in stream:
+        into += events
 
 
 async def until_idle(worker):
@@ -216,12 +222,13 @@ def test_items_are_counted_by_what_they_are_for(tools):
         DecodeStep(reader, reader.cursor),
     ]
     assert [size_of(item) for item in items] == [
-        ("update", 2, 5, False),
-        ("score", 2, 5, False),
-        ("score", 2, 2, True),
-        ("score", 1, 3, False),
-        ("generate", 2, 1, True),
+        ("update", 2, 5),
+        ("score", 2, 5),
+        ("score", 2, 2),
+        ("score", 1, 3),
+        ("generate", 2, 1),
     ]
+    assert [is_short(item) for item in items] == [False, False, True, False, True]
 
 
 # ---- many coroutines as one job ---------------------------------------------------------------------------
@@ -348,7 +355,7 @@ async def test_a_cancelled_job_stops_between_two_steps(tools, reader):
     async with running() as worker:
         one, other = Showing(reader, 10**9), Showing(reader, 10**9)
         task = asyncio.ensure_future(worker.run(partial(one.job, lambda _: None), tools.caller()))
-        stream = worker.stream(other.job, tools.caller())
+        stream = streamed(worker, other.job)
         await anext(stream)
         while not one.made:  # noqa: ASYNC110 - another thread is waited for
             await asyncio.sleep(0.002)
@@ -388,7 +395,7 @@ async def test_a_stream_that_is_under_way_ends_with_draining(tools, reader):
             time.sleep(0.1)  # noqa: ASYNC251 - on the device thread
 
     async with running() as worker:
-        stream = worker.stream(slowly, tools.caller())
+        stream = streamed(worker, slowly)
         await anext(stream)
         closing = asyncio.ensure_future(worker.close())
         with pytest.raises(Draining):
@@ -402,19 +409,20 @@ async def test_a_stream_that_is_under_way_ends_with_draining(tools, reader):
 
 async def test_a_parked_job_is_not_refused_when_it_goes_on(tools, reader):
     """It stopped at the bound; admitted when it came, it is complete although the queue is full by now."""
-    async with running(limits=Limits(reader_events=8), capacity=4) as worker:
+    async with running(capacity=4) as worker:
         work = Showing(reader)
-        stream = worker.stream(work.job, tools.caller())
-        seen = [await anext(stream)]
+        stream = streamed(worker, work.job, reader_events=8)
+        seen = [*await anext(stream)]
         await until_idle(worker)
-        assert work.made <= 9
+        assert work.made <= len(seen) + 9
         gate = Gate()
         others = [asyncio.ensure_future(worker.run(gate.job, tools.caller(f"t{i}"))) for i in range(4)]
         await asyncio.to_thread(gate.entered.wait, 10)
         rest = asyncio.ensure_future(anext(stream))
         await asyncio.sleep(0.01)
         gate.opened.set()
-        seen += [await rest, *[event async for event in stream]]
+        seen += await rest
+        await read(stream, seen)
         await asyncio.gather(*others)
 
     assert seen == list(range(1, 31))
@@ -422,10 +430,10 @@ async def test_a_parked_job_is_not_refused_when_it_goes_on(tools, reader):
 
 async def test_a_reader_that_comes_back_too_late_is_told(tools, reader):
     """After what was made for it; the rest is not made."""
-    async with running(limits=Limits(reader_events=8, send_seconds=0.1)) as worker:
+    async with running() as worker:
         work, seen = Showing(reader), []
-        stream = worker.stream(work.job, tools.caller())
-        seen.append(await anext(stream))
+        stream = streamed(worker, work.job, reader_events=8, send_seconds=0.1)
+        seen += await anext(stream)
         await until_idle(worker)
         await asyncio.sleep(0.15)
         with pytest.raises(SlowConsumer, match=r"0\.1 s"):
@@ -438,9 +446,9 @@ async def test_a_reader_that_comes_back_too_late_is_told(tools, reader):
 
 async def test_a_parked_job_that_is_left_is_closed(tools, reader):
     """Although it is in no queue."""
-    async with running(limits=Limits(reader_events=8)) as worker:
+    async with running() as worker:
         work = Showing(reader)
-        stream = worker.stream(work.job, tools.caller())
+        stream = streamed(worker, work.job, reader_events=8)
         await anext(stream)
         await until_idle(worker)
         await stream.aclose()
@@ -458,5 +466,5 @@ async def test_bytes_are_bounded_too():
     assert buffer.full
     with pytest.raises(SlowConsumer, match=r"0\.01 s"):
         await buffer.wait_until_empty()
-    assert await buffer.take() is event
+    assert await buffer.take() == [event]
     assert not buffer.full

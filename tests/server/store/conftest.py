@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import shutil
 import tempfile
 import time
 import uuid
@@ -21,16 +20,15 @@ from rlstm_server.store.base import (
     Revision,
     SessionKey,
     SessionStore,
-    new_operation_id,
-    new_session_id,
+    new_id,
 )
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.memory_store import MemoryStore
 from rlstm_server.store.redis_store import RedisStore
 
 from .proxy import FaultyProxy
+from .servers import DEPLOY, program
 
-DEPLOY = Path(__file__).parents[3] / "deploy" / "redis"
 HOUR_MS = 3_600_000
 
 
@@ -84,10 +82,7 @@ def embedded_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def debian_url() -> Iterator[str]:
     """The address of a redis-server from PATH that all tests share."""
-    binary = shutil.which("redis-server")
-    if binary is None:
-        pytest.skip("no redis-server on PATH (Debian: apt-get install redis-server)")
-    yield from _serve(Path(binary))
+    yield from _serve(program("redis"))
 
 
 @pytest.fixture
@@ -149,8 +144,8 @@ class Builder:
     def creation(self, **changes: object) -> Creation:
         """Return a creation of a fresh session."""
         values: dict[str, object] = {
-            "key": SessionKey(self.tenant, new_session_id()),
-            "operation_id": new_operation_id(),
+            "key": SessionKey(self.tenant, new_id()),
+            "operation_id": new_id(),
             "body_hash": b"c" * 32,
             "name": None,
             "info": b"{}",
@@ -165,7 +160,7 @@ class Builder:
         number = expects.version + 1
         values: dict[str, object] = {
             "key": key,
-            "operation_id": new_operation_id(),
+            "operation_id": new_id(),
             "body_hash": b"b" * 32,
             "if_match": None,
             "expects": expects,

@@ -2,21 +2,19 @@
 
 import os
 import shutil
-import signal
-import socket
 import subprocess
-import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from redis import Redis
 from redis.exceptions import RedisError
+from tests.servers import Process, free_ports, until
 
 from rlstm_server.store.embedded import find_binary
 
-from .conftest import DEPLOY
-
+DEPLOY = Path(__file__).parents[3] / "deploy" / "redis"
 DURABLE = {
     "save": "",
     "appendonly": "yes",
@@ -43,26 +41,10 @@ def program(kind):
     return Path(found)
 
 
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
+until = partial(until, passing=(RedisError, OSError))
 
 
-def until(condition, *, within_s=20.0):
-    """Wait for a condition; what it raises counts as not yet."""
-    deadline = time.monotonic() + within_s
-    while True:
-        try:
-            if condition():
-                return
-        except (RedisError, OSError):
-            pass
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
-
-
-class Server:
+class Server(Process):
     """One server process on a port of its own. Options stand over those of `DURABLE`, or over a file's.
 
     limit_bytes     of each file that it writes, as a full disk
@@ -81,27 +63,20 @@ class Server:
         environment=None,
         **options,
     ):
-        self._binary = binary
         self.folder = folder
-        self._conf = conf
         self._client = client or {}
-        self._arguments = arguments
-        self._limit_bytes = limit_bytes
-        self._environment = os.environ | (environment or {})
-        self._process = None
-        self.port = options.get("tls-port") or options.setdefault("port", free_port())
-        self._options = ({} if conf else DURABLE) | options | {"dir": folder}
+        self.port = options.get("tls-port") or options.setdefault("port", free_ports(1)[0])
+        self.options = ({} if conf else DURABLE) | options | {"dir": folder}
         folder.mkdir(parents=True, exist_ok=True)
+        limit = () if limit_bytes is None else ("prlimit", f"--fsize={limit_bytes}")
+        given = [part for name, value in self.options.items() for part in (f"--{name}", value)]
+        command = [*limit, binary, *([conf] if conf else []), *given, *arguments]
+        super().__init__(command, folder / "log", os.environ | (environment or {}))
 
     @property
     def url(self):
         """Where it listens."""
         return f"redis://127.0.0.1:{self.port}"
-
-    @property
-    def alive(self):
-        """Whether it runs."""
-        return self._process is not None and self._process.poll() is None
 
     def admin(self):
         """Give an administrator's client."""
@@ -109,37 +84,11 @@ class Server:
 
     def start(self):
         """Start it, also after an end, and wait until it answers."""
-        command = [str(self._binary), *([str(self._conf)] if self._conf else [])]
-        command += [str(part) for name, value in self._options.items() for part in (f"--{name}", value)]
-        if self._limit_bytes is not None:
-            command = ["prlimit", f"--fsize={self._limit_bytes}", *command]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, *self._arguments], stdout=log, stderr=log, env=self._environment
-            )
-        until(self._answers)
+        super().start()
+        until(lambda: self.check() and self._answers())
         return self
 
-    def kill(self):
-        """End it by kill -9."""
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-
-    def pause(self):
-        """Stop it where it is; its connections stay open."""
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self):
-        """Let it go on."""
-        self._process.send_signal(signal.SIGCONT)
-
-    def close(self):
-        """End it, if it runs."""
-        if self.alive:
-            self.kill()
-
     def _answers(self):
-        assert self.alive, (self.folder / "log").read_text()[-2_000:]
         with self.admin() as admin:
             return admin.ping()
 
@@ -185,7 +134,7 @@ def cluster(binary, folder, size=3):
     """Run a cluster of primaries that share the slots evenly."""
     servers = []
     for number in range(size):
-        options = {"cluster-enabled": "yes", "cluster-port": free_port(), "cluster-node-timeout": 1000}
+        options = {"cluster-enabled": "yes", "cluster-port": free_ports(1)[0], "cluster-node-timeout": 1000}
         servers.append(Server(binary, folder / str(number), **options))
     with running(*servers):
         first, *others = servers
@@ -196,7 +145,7 @@ def cluster(binary, folder, size=3):
                 admin.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         with first.admin() as admin:
             for other in others:
-                bus = other._options["cluster-port"]
+                bus = other.options["cluster-port"]
                 admin.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port, bus)
         for server in servers:
             until(lambda server=server: _knows(server, size))
@@ -244,7 +193,7 @@ def tls_options(folder):
     """Return a server's options for TLS alone, with a client's certificate asked for."""
     return {
         "port": 0,
-        "tls-port": free_port(),
+        "tls-port": free_ports(1)[0],
         "tls-cert-file": folder / "server.crt",
         "tls-key-file": folder / "server.key",
         "tls-ca-cert-file": folder / "ca.crt",

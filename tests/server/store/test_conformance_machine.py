@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from rlstm_server.errors import ServerError
-from rlstm_server.store.base import Committed, Created, Retention, Revision, SessionKey
+from rlstm_server.store.base import Committed, Head, Retention, Revision, SessionKey
 from rlstm_server.store.memory_store import MemoryStore
 
 from .conftest import redis_kit
@@ -111,7 +111,7 @@ class StoreMachine(RuleBasedStateMachine):
         creation = self.tenant_build.creation(
             operation_id=operation, body_hash=body, name=name, info=info, state=state, brought=brought
         )
-        if isinstance(self.agree(lambda store: store.create(creation)), Created):
+        if isinstance(self.agree(lambda store: store.create(creation)), Head):
             self.touched = [Session(creation.key, name, [creation.revision])]
             self.sessions += self.touched
 
@@ -218,7 +218,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.touched = self.sessions
         self.what_was_touched_agrees()
         pages = [self.outcome(store.list(self.tenant_build.tenant)) for store in self.stores]
-        expected, found = ({one.session_id: timeless(one) for one in page.sessions} for page in pages)
+        expected, found = ({one.key.session_id: timeless(one) for one in page.sessions} for page in pages)
         assert found == expected
         self.loop.run_until_complete(self.stores[1].close())
         self.loop.close()

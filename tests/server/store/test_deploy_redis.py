@@ -15,8 +15,7 @@ from rlstm_server.store.redis_client import RedisLink
 from rlstm_server.store.redis_store import RedisStore
 
 from . import servers
-from .conftest import DEPLOY
-from .servers import PASSWORDS
+from .servers import DEPLOY, PASSWORDS
 
 FORBIDDEN = {
     "FLUSHALL": ("FLUSHALL",),

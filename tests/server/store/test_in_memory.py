@@ -3,7 +3,7 @@
 import pytest
 
 from rlstm_server.errors import StoreFull
-from rlstm_server.store.base import Committed, Created, Replayed
+from rlstm_server.store.base import Committed, Head, Replayed
 from rlstm_server.store.memory_store import MemoryStore
 
 
@@ -33,6 +33,6 @@ async def test_what_is_brought_is_refused_later_than_what_is_new(build):
 
     with pytest.raises(StoreFull):
         await store.create(build.creation())
-    assert isinstance(await store.create(build.creation(brought=True)), Created)
+    assert isinstance(await store.create(build.creation(brought=True)), Head)
     with pytest.raises(StoreFull):
         await store.create(build.creation(brought=True, state=b"x" * 1_000))

@@ -7,6 +7,7 @@ import pytest
 from redis import Redis
 
 from rlstm_server.errors import (
+    IdempotencyMismatch,
     NotFound,
     OutcomeUnknown,
     ServerError,
@@ -15,7 +16,7 @@ from rlstm_server.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from rlstm_server.store.base import Committed, Created, CreationReplayed, Replayed, Retention
+from rlstm_server.store.base import Committed, CreationReplayed, Head, Replayed, Retention
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.redis_client import session_key, tenant_key
 from rlstm_server.store.redis_store import RedisStore
@@ -112,7 +113,7 @@ async def test_a_creation_survives_a_lost_reply_at_any_step(through, proxy, admi
     proxy.faults = ["none"] * step + ["cut"]
     creation = build.creation(operation_id="key", name="diary")
 
-    assert isinstance(await through.create(creation), Created)
+    assert isinstance(await through.create(creation), Head)
 
     repeat = await through.create(build.creation(operation_id="key", name="diary"))
     assert repeat == CreationReplayed(session_id=creation.key.session_id, answer=b"created")
@@ -125,7 +126,7 @@ async def test_a_creation_cut_short_leaves_name_and_id_free(store, embedded_url,
     """A replica that dies between the steps of a creation blocks neither its name nor its operation id."""
     dead = RedisStore(embedded_url, limits=Retention(provisional_ms=50))
     dying = build.creation(operation_id="key", name="diary")
-    head = await dead._creations.place(dying)
+    head = await dead._place(dying)
     if cut_short_after == "claim":
         await dead._link.tenant(
             "claim", build.tenant, "key", dying.body_hash.hex(), dying.key.session_id, "diary",
@@ -137,8 +138,8 @@ async def test_a_creation_cut_short_leaves_name_and_id_free(store, embedded_url,
     by_name = await store.create(build.creation(name="diary"))
     by_operation = await store.create(build.creation(operation_id="key"))
 
-    assert isinstance(by_name, Created)
-    assert isinstance(by_operation, Created)
+    assert isinstance(by_name, Head)
+    assert isinstance(by_operation, Head)
     assert await store.count(build.tenant) == 2
 
 
@@ -170,7 +171,8 @@ async def test_a_refused_creation_leaves_nothing(store, admin, build):
     with pytest.raises(SessionExists):
         await store.create(build.creation(name="diary"))
     await store.create(build.creation(operation_id="key"))
-    await store.create(build.creation(operation_id="key", body_hash=b"x" * 32))
+    with pytest.raises(IdempotencyMismatch):
+        await store.create(build.creation(operation_id="key", body_hash=b"x" * 32))
 
     assert set(admin.scan_iter(f"*{build.tenant}*")) == before
 
@@ -192,7 +194,7 @@ async def test_a_late_clean_up_leaves_a_name_to_its_new_owner(store, build):
     await store._link.session("delete", dead, 60_000, changes=True)  # and the replica dies here
     alive, _ = await build.session(store, name="diary")
 
-    await store._creations.release(dead, b"diary")
+    await store._release(dead, b"diary")
 
     assert await store.find(build.tenant, "diary") == alive.session_id
 
@@ -234,8 +236,8 @@ async def test_new_sessions_leave_room_for_live_ones(embedded_url, build):
     with pytest.raises(StoreFull):
         await stricter.create(build.creation(brought=True))
 
-    assert isinstance(await strict.create(build.creation(brought=True)), Created)
-    assert isinstance(await stricter.create(build.creation()), Created)
+    assert isinstance(await strict.create(build.creation(brought=True)), Head)
+    assert isinstance(await stricter.create(build.creation()), Head)
     assert isinstance(await strict.commit(build.commit(key, start)), Committed)
     for one in (store, strict, stricter):
         await one.close()

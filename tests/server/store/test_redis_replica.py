@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlstm_server.errors import DurabilityNotReached, StartupError
+from rlstm_server.errors import DurabilityNotReached, StartupError, VersionMismatch
 from rlstm_server.store.base import Replayed
 from rlstm_server.store.redis_store import RedisStore
 
@@ -99,7 +99,8 @@ async def test_a_refused_commit_is_not_about_replicas(store, build, cut):
     key, at = await build.session(store)
     cut()
 
-    assert (await store.commit(build.commit(key, at, if_match=7))).current == 0
+    with pytest.raises(VersionMismatch):
+        await store.commit(build.commit(key, at, if_match=7))
 
 
 async def test_without_a_replica_it_does_not_start(tmp_path, build):

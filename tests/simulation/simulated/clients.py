@@ -25,6 +25,7 @@ from rlstm_server.schemas.sessions import (
     UpdateRequest,
 )
 from rlstm_server.schemas.text import AdaptationRequest
+from rlstm_server.schemas.wire import Request
 from simulated.replica import Replica, Work
 from simulated.told import Attempt, Intent
 
@@ -56,6 +57,10 @@ MAKES: Final = frozenset({"create", "fork", "import"})
 
 ENDS: Final = frozenset({"delete", "unname"})
 """What may be asked for again without a key: it is the same once or twice."""
+
+UNKEYED: Final = READS | ENDS
+MATCHING: Final = frozenset({"append", "generate", "reset", "update", "name", "restore"})
+"""What may insist on a version."""
 
 
 class Client:
@@ -91,94 +96,60 @@ class Client:
         self._count += 1
         name = f"{self.name}.{self._count}.{kind}"
         key = name if keyed else None
-        request = getattr(self, f"_{kind}")(session, key)
-        intent = Intent(name=name, kind=kind, session=session, key=key, request=request)
+        call = replace(CALLER, session=session or "", key=None if kind in UNKEYED else key)
+        if kind in MATCHING and self._draw.random() < 0.15:
+            call = replace(call, if_match=self._world.floors.get(session, 0))
+        request = self._request(kind, session)
+        asked = call if request is None else request.by(call)
+        intent = Intent(name=name, kind=kind, session=session, key=key, request=asked)
         self._world.intents.append(intent)
         return intent
+
+    def _request(self, kind: str, session: str | None) -> Request | None:
+        """What is asked for; None where the call says it all."""
+        draw, world = self._draw, self._world
+        match kind:
+            case "create":
+                return CreateSession(
+                    adaptation=AdaptationRequest(
+                        kind="output_bias", experts=draw.choice((1, 2)), static=True
+                    ),
+                    ttl_seconds=world.profile.ttl_s,
+                    text=self._text() if draw.random() < 0.4 else None,
+                )
+            case "append":
+                scores = draw.choice(("tokens", "tokens", "totals", "none"))
+                return AppendRequest(text=self._text(), learn=draw.random() < 0.9, scores=scores)
+            case "generate":
+                most, learns = draw.choice((2, 5, 9)), draw.random() < 0.5
+                return SessionGenerate(
+                    max_tokens=most, temperature=0.0, commit=True, learn_from_output=learns
+                )
+            case "reset":
+                return ResetRequest(what=draw.choice(("fast_weights", "recurrent", "both")))
+            case "rank":
+                floor = world.floors.get(session) if draw.random() < 0.5 else None
+                return CandidatesRequest(candidates=[Candidate(id="p", text="abc")], min_version=floor)
+            case "update":
+                learning = draw.choice((None, True, False))
+                return UpdateRequest(metadata={"note": self._text()}, learning=learning)
+            case "name":
+                return SnapshotRequest(name=draw.choice(SNAPSHOTS))
+            case "restore" | "unname":
+                return RestoreRequest(snapshot=self._snapshot(session))
+            case "fork":
+                return ForkRequest(snapshot=self._snapshot(session) if draw.random() < 0.4 else None)
+            case "import":
+                return ImportRequest(data=draw.choice(world.exports))
+            case _:
+                return None
 
     def _text(self) -> str:
         return "".join(self._draw.choices(LETTERS, k=self._draw.randint(1, 6)))
 
-    def _if_match(self, session: str) -> int | None:
-        return self._world.floors.get(session, 0) if self._draw.random() < 0.15 else None
-
-    def _create(self, session: None, key: str | None) -> CreateSession:
-        draw = self._draw
-        return CreateSession(
-            adaptation=AdaptationRequest(kind="output_bias", experts=draw.choice((1, 2)), static=True),
-            ttl_seconds=self._world.profile.ttl_s,
-            text=self._text() if draw.random() < 0.4 else None,
-        ).by(replace(CALLER, key=key))
-
-    def _append(self, session: str, key: str | None) -> AppendRequest:
-        return AppendRequest(
-            text=self._text(),
-            learn=self._draw.random() < 0.9,
-            scores=self._draw.choice(("tokens", "tokens", "totals", "none")),
-        ).by(replace(CALLER, session=session, key=key, if_match=self._if_match(session)))
-
-    def _generate(self, session: str, key: str | None) -> SessionGenerate:
-        max_tokens = self._draw.choice((2, 5, 9))
-        learns = self._draw.random() < 0.5
-        call = replace(CALLER, session=session, key=key, if_match=self._if_match(session))
-        return SessionGenerate(
-            max_tokens=max_tokens, temperature=0.0, commit=True, learn_from_output=learns
-        ).by(call)
-
-    def _reset(self, session: str, key: str | None) -> ResetRequest:
-        scope = self._draw.choice(("fast_weights", "recurrent", "both"))
-        return ResetRequest(what=scope).by(
-            replace(CALLER, session=session, key=key, if_match=self._if_match(session))
-        )
-
-    def _rank(self, session: str, key: str | None) -> CandidatesRequest:
-        candidate = Candidate(id="p", text="abc")
-        return CandidatesRequest(
-            candidates=[candidate],
-            min_version=self._world.floors.get(session) if self._draw.random() < 0.5 else None,
-        ).by(replace(CALLER, session=session))
-
-    def _update(self, session: str, key: str | None) -> UpdateRequest:
-        learning = self._draw.choice((None, True, False))
-        return UpdateRequest(metadata={"note": self._text()}, learning=learning).by(
-            replace(CALLER, session=session, key=key, if_match=self._if_match(session))
-        )
-
-    def _name(self, session: str, key: str | None) -> SnapshotRequest:
-        return SnapshotRequest(name=self._draw.choice(SNAPSHOTS)).by(
-            replace(CALLER, session=session, key=key, if_match=self._if_match(session))
-        )
-
-    def _names(self, session: str, key: str | None) -> str:
-        return session
-
-    def _unname(self, session: str, key: str | None) -> tuple[str, str]:
-        return session, self._snapshot(session)
-
-    def _restore(self, session: str, key: str | None) -> RestoreRequest:
-        return RestoreRequest(snapshot=self._snapshot(session)).by(
-            replace(CALLER, session=session, key=key, if_match=self._if_match(session))
-        )
-
-    def _fork(self, session: str, key: str | None) -> ForkRequest:
-        snapshot = self._snapshot(session) if self._draw.random() < 0.4 else None
-        return ForkRequest(snapshot=snapshot).by(replace(CALLER, session=session, key=key))
-
-    def _export(self, session: str, key: str | None) -> str:
-        return session
-
-    def _import(self, session: None, key: str | None) -> ImportRequest:
-        return ImportRequest(data=self._draw.choice(self._world.exports)).by(replace(CALLER, key=key))
-
-    def _snapshot(self, session: str) -> str:
+    def _snapshot(self, session: str | None) -> str:
         known = self._world.snapshots.get(session)
         return self._draw.choice(known if known and self._draw.random() < 0.8 else SNAPSHOTS)
-
-    def _info(self, session: str, key: str | None) -> str:
-        return session
-
-    def _delete(self, session: str, key: str | None) -> str:
-        return session
 
     # ---- pursuing them ----------------------------------------------------------------------------------
 
@@ -187,19 +158,20 @@ class Client:
         draw = self._draw
         for number in range(tries):
             if draw.random() < 0.08 and intent.key is not None:
-                await asyncio.gather(self._ask(intent), self._ask(intent))
+                await asyncio.gather(self.ask(intent), self.ask(intent))
             else:
-                await self._ask(intent)
+                await self.ask(intent)
             if intent.settled or (intent.key is None and intent.kind not in ENDS):
                 break
             await asyncio.sleep(draw.random() * 2.0**number * 0.3)
         if intent.key is not None and intent.settled and draw.random() < 0.15:
-            await self._ask(intent)
+            await self.ask(intent)
         if intent.kind == "append" and intent.key is not None and draw.random() < 0.08:
             await self._misuse(intent)
 
-    async def _ask(self, intent: Intent) -> None:
-        replica: Replica = self._world.replica_for(intent, self._draw)
+    async def ask(self, intent: Intent, replica: Replica | None = None) -> Attempt:
+        """Ask once: this replica, or one that seems to be up."""
+        replica = replica or self._world.replica_for(intent, self._draw)
         floor = self._world.floors.get(intent.session, 0)
         attempt = Attempt(intent, self._again(intent), replica.name, self._world.loop.time(), floor=floor)
         intent.attempts.append(attempt)
@@ -208,6 +180,7 @@ class Client:
         self._world.asked(attempt)
         await replica.ask(attempt, work_of(attempt), patience_s=patience)
         self._world.told(attempt)
+        return attempt
 
     def _again(self, intent: Intent) -> Any:
         """The request of an intent; a reader whose stream broke off may say which event came last."""
@@ -225,25 +198,19 @@ class Client:
         other = intent.request.model_copy(update={"text": intent.request.text + "j"})
         misuse = Intent(f"{intent.name}.misuse", "misuse", intent.session, intent.key, other)
         self._world.intents.append(misuse)
-        await self._ask(misuse)
+        await self.ask(misuse)
 
 
 def work_of(attempt: Attempt) -> Work:
     """What the replica is asked to do."""
     kind, request = attempt.intent.kind, attempt.request
-    call = CALLS.get(kind, kind)
     match kind:
         case "generate":
             return lambda engine: _read_stream(engine, request, attempt)
-        case "export":
-            return lambda engine: _read_export(engine, request)
         case "unname":
-            session, name = request
-            return lambda engine: engine.drop_snapshot(replace(CALLER, session=session), name)
-        case "info" | "names" | "delete":
-            return lambda engine: getattr(engine, call)(replace(CALLER, session=request))
+            return lambda engine: engine.drop_snapshot(request.call, request.snapshot)
         case _:
-            return lambda engine: getattr(engine, call)(request)
+            return lambda engine: getattr(engine, CALLS.get(kind, kind))(request)
 
 
 CALLS: Final[dict[str, str]] = {
@@ -257,14 +224,8 @@ CALLS: Final[dict[str, str]] = {
 }
 
 
-async def _read_export(engine: Engine, session: str) -> tuple[int, bytes]:
-    """Read a file to its end; its version, and its bytes."""
-    exported = await engine.export(replace(CALLER, session=session))
-    return exported.version, exported.data
-
-
 async def _read_stream(engine: Engine, request: SessionGenerate, attempt: Attempt) -> None:
     """Read a stream to its end; every event reaches the client as it comes."""
     async with aclosing(engine.generate_in_session(request)) as events:
-        async for event in events:
-            attempt.events.append(event)
+        async for batch in events:
+            attempt.events += batch

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from rlstm_server.errors import DurabilityNotReached, OutcomeUnknown, ServerError, StoreUnavailable
 from rlstm_server.settings import Durability
-from rlstm_server.store.base import Mismatch, Moved, Stale
+from rlstm_server.store.base import SessionStore, Stale
 from simulated.loop import HOST, Host, SimulatedLoop, on
 from simulated.storage import Storage
 from simulated.told import ATTEMPT, Attempt
@@ -24,32 +24,7 @@ TIMEOUT_S: Final = 0.9
 LATE_S: Final = 12.0
 """So late a message may still arrive."""
 
-CHANGES: Final = frozenset(
-    {
-        "create",
-        "commit",
-        "delete",
-        "name_snapshot",
-        "drop_snapshot",
-        "sweep",
-    }
-)
-READS: Final = frozenset(
-    {
-        "check",
-        "ping",
-        "load_head",
-        "recall",
-        "recall_creation",
-        "read_snapshot",
-        "named_snapshots",
-        "find",
-        "list",
-        "count",
-        "usage",
-        "close",
-    }
-)
+CHANGES: Final = frozenset({"create", "commit", "delete", "name_snapshot", "drop_snapshot", "sweep"})
 
 Fate = Literal["arrives", "refused", "lost", "unanswered", "reset", "late", "twice"]
 FAULTS: Final[tuple[Fate, ...]] = ("refused", "lost", "unanswered", "reset", "late", "twice")
@@ -174,8 +149,7 @@ class Network:
             outcome = storage.call(call.name, call.args, call.kwargs, call.attempt)
         except ServerError as error:
             return None, error
-        refused = isinstance(outcome, Stale | Moved | Mismatch)
-        if waits and not refused and storage.replicated < len(storage.applied):
+        if waits and not isinstance(outcome, Stale) and storage.replicated < len(storage.applied):
             return None, DurabilityNotReached("no replica has it", version=0)
         return outcome, None
 
@@ -218,7 +192,7 @@ class Link:
         return self._network.storage.durability
 
     def __getattr__(self, name: str) -> Any:
-        if name not in CHANGES and name not in READS:
+        if not hasattr(SessionStore, name):
             raise AttributeError(name)
         return partial(self._call, name)
 

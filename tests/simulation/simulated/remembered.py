@@ -41,11 +41,8 @@ def _named(
     account: Account, store: MemoryStore, session: str, name: str | None, changes: Sequence[Applied]
 ) -> Iterator[str]:
     """The last that was done with a name is what is stored, and its state is the one of its version."""
-    lasting, key = (
-        [change for change in changes if not change.lost],
-        SessionKey(changes[0].key.tenant, session),
-    )
-    history = store._sessions.get(key)
+    key = SessionKey(changes[0].key.tenant, session)
+    lasting, history = [change for change in changes if not change.lost], store._sessions.get(key)
     if history is None or not lasting:
         return
     named = history.named.get(name)

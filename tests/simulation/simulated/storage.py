@@ -11,9 +11,9 @@ from typing import Any, Final
 from rlstm_server.store.base import (
     Commit,
     Committed,
-    Created,
     Creation,
     Durability,
+    Head,
     NamedSnapshot,
     Retention,
     Revision,
@@ -76,9 +76,9 @@ class Storage:
             commit: Commit = args[0]
             after, expires = outcome.revision, outcome.expires_at_ms
             self._note(Applied("commit", commit.key, attempt, before, after, commit, expires))
-        elif isinstance(outcome, Created):
+        elif isinstance(outcome, Head) and name == "create":
             creation: Creation = args[0]
-            after, expires = outcome.head.revision, outcome.head.expires_at_ms
+            after, expires = outcome.revision, outcome.expires_at_ms
             self._note(Applied("create", creation.key, attempt, None, after, creation, expires))
         elif isinstance(outcome, NamedSnapshot):
             revision = Revision(outcome.version, args[2].chain)

@@ -87,11 +87,9 @@ def version_told(attempt: Attempt) -> int | None:
         ends = [getattr(event, "version", None) for event in attempt.events]
         return max((version for version in ends if version is not None), default=None)
     match attempt.intent.kind:
-        case "append" | "rank" | "info":
+        case "append" | "rank" | "info" | "export":
             return None if answer is None else answer.version
         case "create" | "reset" | "update" | "restore":
             return None if answer is None else answer.info.version
-        case "export":
-            return None if answer is None else answer[0]
         case _:
             return None

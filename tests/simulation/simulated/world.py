@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import SessionKey
-from simulated.clients import MAKES, READS, TENANT, Client, work_of
+from simulated.clients import MAKES, READS, TENANT, Client
 from simulated.loop import Host, SimulatedLoop, on
 from simulated.network import Call, Network
 from simulated.profile import Profile
@@ -104,7 +104,7 @@ class World:
         self.note("told", attempt, attempt.error or attempt.outcome)
         intent, answer = attempt.intent, attempt.answer
         if intent.kind == "export" and attempt.outcome == "answered":
-            self.exports.append(answer[1])
+            self.exports.append(answer.data)
         if intent.kind == "name" and attempt.outcome == "answered":
             self.snapshots.setdefault(intent.session, []).append(answer.snapshot.name)
         if intent.kind in MAKES and attempt.outcome == "answered":
@@ -278,22 +278,17 @@ class World:
                 if SessionKey(TENANT, session) in one.engine.sessions.cache._copies
             ]
             for replica in knowing or [self.draw.choice(self.replicas)]:
-                await self._must_serve(replica, client.intent("append", session, keyed=True))
+                await self._must_serve(client, replica, client.intent("append", session, keyed=True))
             reader = self.draw.choice(self.replicas)
             reader.engine.sessions.cache.drop(SessionKey(TENANT, session))
-            await self._must_serve(reader, client.intent("rank", session, keyed=False))
+            await self._must_serve(client, reader, client.intent("rank", session, keyed=False))
 
-    async def _must_serve(self, replica: Replica, intent: Intent) -> None:
+    async def _must_serve(self, client: Client, replica: Replica, intent: Intent) -> None:
         if intent.kind == "append":
             intent.request = intent.request.by(replace(intent.request.call, if_match=None))
         else:
             intent.request = intent.request.model_copy(update={"min_version": None})
-        floor = self.floors.get(intent.session, 0)
-        attempt = Attempt(intent, intent.request, replica.name, self.loop.time(), floor=floor)
-        intent.attempts.append(attempt)
-        self.asked(attempt)
-        await replica.ask(attempt, work_of(attempt))
-        self.told(attempt)
+        attempt = await client.ask(intent, replica)
         code = "" if attempt.error is None else attempt.error.code
         if attempt.outcome != "answered" and code not in ("session_deleted", "session_expired", "not_found"):
             self.wrong.append(f"{attempt}: in peace {replica.name} says {attempt.error!r}")

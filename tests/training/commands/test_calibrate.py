@@ -26,11 +26,6 @@ def calibrate(rlstm, trained, own_folder):
     return call
 
 
-def told(done):
-    """A message on standard error, out of its frame."""
-    return " ".join(done.stderr.replace("│", " ").split())
-
-
 def test_the_served_subspace_is_the_usual(calibrate, trained):
     """The embedding and the softmax within 128 axes, and all biases; full weights where asked for."""
     done, rules = calibrate("--kind", "subspace", "--kind", "full")
@@ -50,7 +45,7 @@ def test_a_text_is_enough_and_a_short_one_says_what_is_needed(rlstm, trained, tm
         few = ["--length", 100, "--heads", 10, "--segments", 40, *GRID]
         done = rlstm("calibrate", trained, "--corpus", text, *few)
         assert done.exit_code == 2
-        assert says in told(done)
+        assert says in done.stderr
         assert load(trained).adaptation_file is None
     text.write_text("so it was, and so it was; so it was now.\n" * 90)
     done = rlstm("calibrate", trained, "--corpus", text, *few)
@@ -81,8 +76,8 @@ def test_what_cannot_be_is_refused_before_anything_is_measured(calibrate, traine
     """The option is named, and no file is written."""
     done, _ = calibrate(*words)
     assert done.exit_code == 2
-    assert option in told(done)
-    assert says in told(done)
+    assert option in done.stderr
+    assert says in done.stderr
     assert load(trained).adaptation_file is None
 
 
@@ -112,11 +107,11 @@ def test_additions_go_by_the_statistics_that_are_stored(calibrate, trained):
     stored = (trained / ADAPTATION).read_bytes()
     done, _ = calibrate("--add", "--kind", "subspace", "--fast-weights", most + 1)
     assert done.exit_code == 2
-    assert f"a subspace of {most:,} fast weights at most, not {most + 1:,}" in told(done)
+    assert f"a subspace of {most:,} fast weights at most, not {most + 1:,}" in done.stderr
     for option in ("--rank", "--embedding-rank"):
         done, _ = calibrate("--add", *words, option, 2)
         assert done.exit_code == 2
-        assert f"{option}: --add goes by the statistics" in told(done)
+        assert f"{option}: --add goes by the statistics" in done.stderr
     assert (trained / ADAPTATION).read_bytes() == stored
     _, last = calibrate("--add", "--kind", "subspace", "--fast-weights", most)
     assert last == [*after, ("subspace", most)]
@@ -127,7 +122,7 @@ def test_additions_have_the_segments_of_what_is_stored(calibrate, trained):
     calibrate("--kind", "output_bias")
     done, _ = calibrate("--add", "--kind", "full", "--segment", 10)
     assert done.exit_code == 2
-    assert "segments of 20 tokens" in told(done)
+    assert "segments of 20 tokens" in done.stderr
 
 
 def test_without_stored_axes_no_subspace_can_be_added(rlstm, calibrate, trained, own_folder):
@@ -136,7 +131,7 @@ def test_without_stored_axes_no_subspace_can_be_added(rlstm, calibrate, trained,
     assert rlstm("evaluate", trained, "--corpus", "one", "--search", *words, *GRID, "--keep").exit_code == 0
     done, _ = calibrate("--add", "--kind", "subspace")
     assert done.exit_code == 2
-    assert "have no axes" in told(done)
-    assert "without --add" in told(done)
+    assert "have no axes" in done.stderr
+    assert "without --add" in done.stderr
     _, rules = calibrate("--add", "--kind", "output_bias")
     assert rules[-1] == ("output_bias", 256)

@@ -37,7 +37,11 @@ def imported(rlstm, tmp_path):
     """Import a file; the model that comes of it."""
 
     def call(file, *words):
-        done = rlstm("import", file, *words, "--out", tmp_path / "model", "--json")
+        out = ("--out", tmp_path / "model", "--json")
+        if (tmp_path / "model").exists():
+            assert "is there already; --force replaces it\n" in rlstm("import", file, *words, *out).stderr
+            out = (*out, "--force")
+        done = rlstm("import", file, *words, *out)
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["model"] == str(tmp_path / "model")
         return local.load(tmp_path / "model")
@@ -186,7 +190,7 @@ def test_a_wrong_list_is_named(rlstm, words, tmp_path, listed, options, says):
         (b"", "is no safetensors file and no state dict"),
         (b"\x80\x04\x95\x02", "is a whole pickled module"),
         (b"PK\x03\x04 cut short", "is damaged"),
-        (None, "cannot be read"),
+        (None, "model.safetensors: No such file or directory"),
     ],
 )
 def test_what_is_no_state_dict_is_refused(rlstm, words, tmp_path, data, says):
@@ -204,5 +208,5 @@ def refused(rlstm, folder, options, says):
     """One line, exit code 2, nothing written."""
     done = rlstm("import", folder / "model.safetensors", *options, "--out", folder / "model")
     assert done.exit_code == 2
-    assert says in " ".join(done.output.replace("│", " ").split()), done.output
+    assert says in done.output, done.output
     assert not (folder / "model").exists()

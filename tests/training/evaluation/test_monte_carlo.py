@@ -10,6 +10,7 @@ from rlstm_training.evaluation.evaluation import evaluator_of
 from rlstm_training.evaluation.monte_carlo import (
     DroppingModel,
     MonteCarlo,
+    Text,
     sampled_adapted_log_probs,
     sampled_log_probs,
     scaled,
@@ -79,7 +80,7 @@ def test_arithmetic_equals_one_sample_after_another(model, ids):
             passes.append(probabilities[range(len(targets)), targets])
         expected.append(torch.stack(passes).mean(0).log())
     sampling = MonteCarlo(samples=samples, rates=RATES, window=WINDOW, seed=5)
-    found = sampled_log_probs(model, ids, sampling, bos_id=BOS)
+    found = sampled_log_probs(Text(model, ids, BOS), sampling)
     torch.testing.assert_close(found, torch.cat(expected), rtol=0, atol=1e-5)
 
 
@@ -97,7 +98,7 @@ def test_geometric_equals_one_step_after_another(model, ids):
             expected.append(torch.log_softmax(torch.stack(logits).mean(0), -1)[target])
             _, state = model(torch.tensor([[token]]), state)
     sampling = MonteCarlo(samples=samples, rates=RATES, averaging="geometric", window=WINDOW, seed=5)
-    found = sampled_log_probs(model, ids, sampling, bos_id=BOS)
+    found = sampled_log_probs(Text(model, ids, BOS), sampling)
     torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-5)
 
 
@@ -105,26 +106,26 @@ def test_many_samples_are_read_in_groups(model, ids, monkeypatch):
     """How many rows are read at once is of no account, but for the dice."""
     monkeypatch.setattr("rlstm_training.evaluation.monte_carlo._ROWS_AT_ONCE", 2)
     sampling = MonteCarlo(samples=5, rates=DropoutRates(), window=WINDOW)
-    found = sampled_log_probs(model, ids, sampling, bos_id=BOS)
-    whole = sampled_log_probs(model, ids, MonteCarlo(samples=1, rates=DropoutRates()), bos_id=BOS)
+    found = sampled_log_probs(Text(model, ids, BOS), sampling)
+    whole = sampled_log_probs(Text(model, ids, BOS), MonteCarlo(samples=1, rates=DropoutRates()))
     torch.testing.assert_close(found, whole, rtol=0, atol=1e-5)
 
 
 def test_pitfall_25_the_average_is_over_probabilities(model, ids):
     """The mean of probabilities is above the mean of logarithms, which would be no evaluation."""
     singles = [
-        sampled_log_probs(model, ids, MonteCarlo(samples=1, rates=RATES, seed=seed), bos_id=BOS)
+        sampled_log_probs(Text(model, ids, BOS), MonteCarlo(samples=1, rates=RATES, seed=seed))
         for seed in range(20)
     ]
     mean_of_logs = torch.stack(singles).mean()
-    averaged = sampled_log_probs(model, ids, MonteCarlo(samples=20, rates=RATES), bos_id=BOS).mean()
+    averaged = sampled_log_probs(Text(model, ids, BOS), MonteCarlo(samples=20, rates=RATES)).mean()
     assert averaged > mean_of_logs + 0.02
 
 
 def test_learning_samples_equal_adapters_of_their_own(model, ids, calibration):
     """Samples are passes with masks that go on from one to the next, and weights that do not."""
     found = sampled_adapted_log_probs(
-        model, calibration, ids, MonteCarlo(samples=2, rates=RATES, seed=4), bos_id=BOS
+        Text(model, ids, BOS), calibration, MonteCarlo(samples=2, rates=RATES, seed=4)
     )
     dropping = DroppingModel(model, RATES, torch.Generator().manual_seed(4))
     evaluator = evaluator_of(dropping, calibration, bos_id=BOS)

@@ -159,17 +159,3 @@ def test_a_damaged_file_is_named_and_left(checkpoint, result, content):
     with pytest.raises(CheckpointError, match=EVALUATION):
         save_results(checkpoint, [result()])
     assert path.read_text() == content
-
-
-def test_a_file_that_cannot_be_written_keeps_the_old_one(checkpoint, result, monkeypatch):
-    """A full disk while writing: a clear error, the old results unharmed, nothing left beside them."""
-    save_results(checkpoint, [result("a")])
-
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(CheckpointError, match="cannot be written"):
-        save_results(checkpoint, [result("b")])
-    assert [each["text"] for each in load_results(checkpoint)] == ["a"]
-    assert [path.name for path in checkpoint.folder.iterdir()] == [EVALUATION]

@@ -118,18 +118,6 @@ def test_the_gentlest_of_equals_and_never_a_nan():
     assert _trials((3.0,), (nan,), (inf,)).best.setting.rate == 1.0
 
 
-def test_trials_as_json():
-    """The chosen one, static, and each trial with its setting, regret, mean and bits."""
-    told = _trials((2.0, 4.0), (1.0, 3.0), (1.5, 2.0)).to_json()
-    assert told["static"] == {"a": 2.0, "b": 4.0}
-    assert [(trial["rate"], trial["regret"], trial["mean"]) for trial in told["trials"]] == [
-        (1.0, 0.25, 2.0),
-        (2.0, 0.25, 1.75),
-    ]
-    assert told["chosen"] == told["trials"][0]
-    assert told["chosen"]["bits_per_byte"] == {"a": 1.0, "b": 3.0}
-
-
 def test_the_usual_grids():
     """Words 5 to 20 tokens a segment, others 20 to 50; fewer fast weights want larger rates."""
     for tokens, ends in (("words", (5, 20)), ("bytes", (20, 50))):

@@ -1,13 +1,14 @@
 """Choices made on held-out text, for ``rlstm calibrate`` and ``rlstm evaluate`` alike."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import click
 import torch
 from safetensors import SafetensorError
 
+from rlstm_client.cli import inputs
 from rlstm_model.adaptation.calibration import (
     Calibration,
     CalibrationSet,
@@ -27,6 +28,30 @@ from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Sta
 from rlstm_training.evaluation.search import Grid, Trials, search, session_losses
 
 TITLE = "Adaptation"
+EXPERTS = "How many experts are mixed: 1, 2 or 4."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """Values that a search tries, in place of the usual ones; and on what its statistics are taken."""
+
+    rate: Sequence[float] = inputs.option("A rate to try.", type=click.FloatRange(0))
+    decay: Sequence[float] = inputs.option("A decay to try.", type=click.FloatRange(0))
+    epsilon: Sequence[float] = inputs.option(
+        "To try; in multiples of the mean RMS.", type=click.FloatRange(1e-9)
+    )
+    segment: Sequence[int] = inputs.option("Tokens of a segment, to try.", type=click.IntRange(1))
+    heads: int = inputs.option("Read heads of the statistics.", type=click.IntRange(1))
+    segments: int = inputs.option("Segments that each of them reads.", type=click.IntRange(1))
+
+    def grid(self, usual: Grid) -> Grid:
+        """The grid of the values given, else of the usual ones."""
+        return Grid(
+            rates=tuple(self.rate) or usual.rates,
+            decays=tuple(self.decay) or usual.decays,
+            epsilons=tuple(self.epsilon) or usual.epsilons,
+            segments=tuple(self.segment) or usual.segments,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -108,11 +133,6 @@ def rule_named(calibrated: CalibrationSet, name: str) -> AdaptationConfig:
         return calibrated.find(kinds[kind], int(size) if size else None)
     except NotCalibrated as error:
         raise click.BadParameter(str(error), param_hint="--rule") from error
-
-
-def grid_of(usual: Grid, **given: Sequence[float] | None) -> Grid:
-    """The values to try that were given (rates, decays, epsilons, segments), else the usual ones."""
-    return replace(usual, **{name: tuple(values) for name, values in given.items() if values})  # type: ignore[arg-type]
 
 
 def measurements_of(

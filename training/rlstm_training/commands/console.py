@@ -1,68 +1,30 @@
-"""What the commands share: options, clear errors with exit codes, progress, tables.
+"""What the commands share beside the frame that all of ``rlstm`` has: options, exit codes of errors, tables.
 
-Exit codes, as all of ``rlstm`` has them: 0 done; 1 the work itself failed (a run that cannot go on, a model
-that computes no numbers); 2 wrong usage or input; 4 not installed; 130 interrupted. Errors are one line on
-standard error.
+An error that can be foreseen is one line on standard error. It ends a command with 1 where the work itself
+failed (a run that cannot go on, a model that computes no numbers), with 2 where input is wrong.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from tabulate import tabulate
 from tqdm import tqdm
 
+from rlstm_client.cli.exits import CommandError, Exit
 from rlstm_model.adaptation.calibration_file import CalibrationError
-from rlstm_model.adaptation.state import EXPERT_RATES, NonFiniteState
+from rlstm_model.adaptation.state import NonFiniteState
 from rlstm_model.checkpoint import CheckpointError
 from rlstm_model.native import NativeUnavailable
 from rlstm_training.corpora import CorpusError
 from rlstm_training.imports import ImportRefused
 
-FAILED, WRONG_INPUT, MISSING, INTERRUPTED = 1, 2, 4, 130
-FILE = click.Path(path_type=Path)
-
 model = partial(click.argument, "model", help="A checkpoint folder, or the name of a shipped model.")
-device = partial(click.option, "--device", default="cpu", help="cpu, cuda or cuda:N.")
-threads = partial(
-    click.option, "--threads", type=click.IntRange(1), help="CPU threads (default: torch's own choice)."
-)
-experts = partial(
-    click.option,
-    "--experts",
-    type=click.Choice(EXPERT_RATES),
-    help="How many experts are mixed: 1, 2 or 4.",
-)
-heads = partial(click.option, "--heads", type=click.IntRange(1), help="Read heads of the statistics.")
-head_segments = partial(
-    click.option, "--segments", type=click.IntRange(1), help="Segments that each of them reads."
-)
-own_corpus = click.option(
-    "--corpus",
-    help="Instead of the recipe's: a corpus, a folder with train.txt and valid.txt, or a file.",
-)
-recipe_file = click.option(
-    "file",
-    "--recipe",
-    type=FILE,
-    help="A recipe in JSON, a run's or a search's best, in place of RECIPE.",
-)
-recipe_name = click.option("--recipe", help="It was trained by this (default: the model's name).")
 corpora = click.option("--corpus", multiple=True, help="A corpus by name, or a folder.")
 streams = click.option("--stream", multiple=True, help="A stream, read in one session.")
-rates = click.option("--rate", multiple=True, type=click.FloatRange(0), help="A rate to try.")
-decays = click.option("--decay", multiple=True, type=click.FloatRange(0), help="A decay to try.")
-epsilons = click.option(
-    "--epsilon", multiple=True, type=click.FloatRange(1e-9), help="To try; in multiples of the mean RMS."
-)
-segment_lengths = click.option(
-    "--segment", multiple=True, type=click.IntRange(1), help="Tokens of a segment, to try."
-)
-as_json = click.option("as_json", "--json", is_flag=True, help="Print JSON on standard output.")
 
 
 class Command(click.Command):
@@ -72,35 +34,31 @@ class Command(click.Command):
         """Run it."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt as error:
-            leave("interrupted", INTERRUPTED, error)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            raise CommandError(f"{error.filename}: {error.strerror}") from error
         except Exception as error:
             code = _exit_code(error)
             if code is None:
                 raise
-            leave(str(error), code, error)
+            raise CommandError(str(error), code) from error
 
 
 command = partial(click.command, cls=Command)
 
 
-def _exit_code(error: Exception) -> int | None:
+def _exit_code(error: Exception) -> Exit | None:
     """That of an error which can be foreseen; None for any other."""
-    from rlstm_training.ranks import RankError  # they import torch, which no help text needs
+    from rlstm_training.ranks import RankError  # they import torch, which not every command needs
     from rlstm_training.run import RunError
 
     unwritable = isinstance(error, RunError) and isinstance(error.__cause__, OSError)
     if unwritable or isinstance(error, CorpusError | CheckpointError | CalibrationError | ImportRefused):
-        return WRONG_INPUT
+        return Exit.USAGE
     if isinstance(error, RunError | RankError | NonFiniteState):
-        return FAILED
-    return MISSING if isinstance(error, NativeUnavailable) else None
-
-
-def leave(message: str, code: int, error: BaseException) -> NoReturn:
-    """End with a line on standard error, and an exit code."""
-    click.echo(f"rlstm: {message}", err=True)
-    raise click.exceptions.Exit(code) from error
+        return Exit.REFUSED
+    return Exit.MISSING if isinstance(error, NativeUnavailable) else None
 
 
 @contextmanager

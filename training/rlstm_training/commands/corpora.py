@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 import httpx
 
+from rlstm_client.cli import inputs
 from rlstm_training.commands import console
 from rlstm_training.commands.console import show_json, show_table
 from rlstm_training.corpora import corpora_folder
@@ -16,15 +17,17 @@ TIMEOUT = httpx.Timeout(30.0)
 
 
 @console.command()
-@click.argument("names", nargs=-1, help=f"Of {', '.join(PUBLISHED)}.")
+@click.argument(
+    "names", nargs=-1, type=click.Choice(PUBLISHED), metavar="[NAME]...", help=f"Of {', '.join(PUBLISHED)}."
+)
 @click.option("fetch", "--download", is_flag=True, help="Get those named that are not here.")
-@console.as_json
+@inputs.as_json
 def corpora(names: Sequence[str], fetch: bool, as_json: bool) -> None:
     """Which published corpora are in the folder of RLSTM_CORPORA, and how to get the others.
 
     enwik8 and text8 can be downloaded. What is here is checked when it is read.
     """
-    chosen = [_published(name) for name in names or PUBLISHED]
+    chosen = [PUBLISHED[name] for name in names or PUBLISHED]
     folder = corpora_folder()
     if fetch:
         if not names:
@@ -35,12 +38,6 @@ def corpora(names: Sequence[str], fetch: bool, as_json: bool) -> None:
         show_json({"folder": str(folder), "corpora": [_row(corpus) for corpus in chosen]})
     else:
         _show(chosen, folder)
-
-
-def _published(name: str) -> PublishedCorpus:
-    if name not in PUBLISHED:
-        raise click.BadParameter(f"{name!r} is none of {', '.join(PUBLISHED)}", param_hint="NAMES")
-    return PUBLISHED[name]
 
 
 def _download(corpus: PublishedCorpus, folder: Path) -> None:

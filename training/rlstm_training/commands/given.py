@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import torch
 
+from rlstm_client.cli import inputs
 from rlstm_model import native
 from rlstm_model.checkpoint import likely
 from rlstm_training.config import Recipe, Source
@@ -14,28 +16,68 @@ from rlstm_training.corpora.texts import on_corpus
 from rlstm_training.recipes import RECIPES
 
 
-def prepare_device(device: str, threads: int | None) -> torch.device:
-    """The device, with CPU threads set. Wrong usage when there is no such device."""
-    if threads is not None:
-        torch.set_num_threads(threads)
-        native.set_threads(threads)
-    try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        raise click.BadParameter(f"{device!r} is no device", param_hint="--device") from None
-    if chosen.type not in ("cpu", "cuda"):
-        raise click.BadParameter(f"{device!r} is not supported: cpu, cuda or cuda:N", param_hint="--device")
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise click.BadParameter(f"{device}: this machine has no such CUDA device", param_hint="--device")
-    return chosen
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """What computes."""
+
+    threads: int | None = inputs.option("CPU threads (default: torch's own choice).", type=click.IntRange(1))
+    device: str = inputs.option("cpu, cuda or cuda:N.", default="cpu")
+
+    def prepare(self) -> torch.device:
+        """Set CPU threads, and give the device. Wrong usage when there is no such device."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+            native.set_threads(self.threads)
+        try:
+            chosen = torch.device(self.device)
+        except RuntimeError:
+            raise _no_device(f"{self.device!r} is no device") from None
+        if chosen.type not in ("cpu", "cuda"):
+            raise _no_device(f"{self.device!r} is not supported: cpu, cuda or cuda:N")
+        if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+            raise _no_device(f"{self.device}: this machine has no such CUDA device")
+        return chosen
 
 
-def recipe_named(name: str, corpus: str | None) -> Recipe:
-    """A recipe, on another corpus if one is given. Wrong usage when there is no such recipe."""
+def _no_device(said: str) -> click.BadParameter:
+    return click.BadParameter(said, param_hint="--device")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """A recipe, by its name or in a file, and what it reads instead."""
+
+    recipe: str | None = inputs.argument(f"One of {', '.join(RECIPES)}.")
+    file: Path | None = inputs.option(
+        "A recipe in JSON, a run's or a search's best, in place of RECIPE.", "--recipe"
+    )
+    corpus: str | None = inputs.option(
+        "Instead of the recipe's: a corpus, a folder with train.txt and valid.txt, or a file."
+    )
+
+    def read(self) -> Recipe:
+        """The recipe. Wrong usage when there is none such, or two."""
+        if (self.recipe is None) == (self.file is None):
+            raise click.BadParameter("name a recipe (`rlstm train --list`), or a file with --recipe")
+        recipe = recipe_named(self.recipe or "") if self.file is None else _recipe_in(self.file)
+        return recipe if self.corpus is None else on_corpus(recipe, self.corpus)
+
+
+compute, chosen = inputs.given("compute", Compute), inputs.given("chosen", Chosen)
+
+
+def recipe_named(name: str) -> Recipe:
+    """A recipe. Wrong usage when there is none of this name."""
     if name not in RECIPES:
         raise click.BadParameter(f"{name!r} is no recipe: name one of {likely(name, RECIPES)}")
-    recipe = RECIPES[name]()
-    return recipe if corpus is None else on_corpus(recipe, corpus)
+    return RECIPES[name]()
+
+
+def _recipe_in(file: Path) -> Recipe:
+    try:
+        return Recipe.from_json(json.loads(file.read_text()))
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{file}: {error}", param_hint="--recipe") from error
 
 
 def sources_of(name: str, corpus: str | None) -> Sequence[Source]:
@@ -45,17 +87,3 @@ def sources_of(name: str, corpus: str | None) -> Sequence[Source]:
     if name not in RECIPES:
         raise click.BadParameter(f"{name!r} is no recipe: name a text like the model's own with --corpus")
     return RECIPES[name]().sources
-
-
-def recipe_chosen(name: str | None, file: Path | None, corpus: str | None) -> Recipe:
-    """The recipe named, or that in ``file``, on another corpus if one is given. Wrong usage else."""
-    if (name is None) == (file is None):
-        raise click.BadParameter("name a recipe (`rlstm train --list`), or a file with --recipe")
-    if name is not None:
-        return recipe_named(name, corpus)
-    assert file is not None
-    try:
-        recipe = Recipe.from_json(json.loads(file.read_text()))
-    except (OSError, ValueError) as error:
-        raise click.BadParameter(f"{file}: {error}", param_hint="--recipe") from error
-    return recipe if corpus is None else on_corpus(recipe, corpus)

@@ -1,10 +1,13 @@
 """``rlstm import``: a torch.nn.LSTM language model that was trained elsewhere, as a checkpoint of ours."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from rlstm_client.cli import inputs
+from rlstm_client.cli.output import check_free
 from rlstm_model.checkpoint import CARD_HEADER, save
 from rlstm_model.config import ModelConfig
 from rlstm_model.parameters import Parameters
@@ -15,65 +18,54 @@ from rlstm_training.imports.tensors import GATES, parameters_of, read_state_dict
 from rlstm_training.imports.vocabularies import Specials, listed, pieces
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is imported, and how its file is read."""
+
+    file: Path = inputs.argument("A state dict: safetensors, or what torch.save wrote of one.")
+    out: Path = inputs.option("The folder to write.", required=True)
+    words: Path | None = inputs.option("A word list: a word a line in id order, or `word id`, or JSON.")
+    characters: Path | None = inputs.option(
+        "A list of characters, in the same forms; <space> and <newline> are read so."
+    )
+    tokenizer: Path | None = inputs.option("A tokenizer.json, or a sentencepiece model.")
+    eos: str | None = inputs.option("The token that ends a line (found: <eos>, </s>, ..).")
+    bos: str | None = inputs.option("That which begins a text (found: <s>, ..; else the same).")
+    unk: str | None = inputs.option("That for what the vocabulary lacks (found: <unk>, ..).")
+    lower: bool = inputs.option("The model reads lower case alone.", default=False)
+    gates: str = inputs.option("The order of its gates: i, f, o, and g for what is written.", default=GATES)
+    tied: bool = inputs.option("There is no output matrix: it is the embedding's.", default=False)
+    no_bias: bool = inputs.option("Biases that are not there are zero.", default=False)
+    half: bool = inputs.option("Store weights in half precision.", default=False)
+
+    def vocab(self, size: int) -> WordVocab | PieceVocab:
+        """The vocabulary, of so many tokens. Raises ImportRefused, OSError."""
+        specials = Specials(self.eos, self.unk, self.bos, self.lower)
+        if self.tokenizer is not None:
+            return pieces(self.tokenizer, specials, size)
+        file = self.words or self.characters
+        assert file is not None
+        return listed(file, specials, size, by_character=self.characters is not None)
+
+
 @console.command("import")
-@click.argument("file", type=console.FILE, help="A state dict: safetensors, or what torch.save wrote of one.")
-@click.option(
-    "--out",
-    type=console.FILE,
-    required=True,
-    help="The folder to write. A checkpoint that is there is replaced.",
-)
-@click.option(
-    "--words", type=console.FILE, help="A word list: a word a line in id order, or `word id`, or JSON."
-)
-@click.option(
-    "--characters",
-    type=console.FILE,
-    help="A list of characters, in the same forms; <space> and <newline> are read so.",
-)
-@click.option("--tokenizer", type=console.FILE, help="A tokenizer.json, or a sentencepiece model.")
-@click.option("--eos", help="The token that ends a line (found: <eos>, </s>, ..).")
-@click.option("--bos", help="That which begins a text (found: <s>, ..; else the same).")
-@click.option("--unk", help="That for what the vocabulary lacks (found: <unk>, ..).")
-@click.option("--lower", is_flag=True, help="The model reads lower case alone.")
-@click.option("--gates", default=GATES, help="The order of its gates: i, f, o, and g for what is written.")
-@click.option("--tied", is_flag=True, help="There is no output matrix: it is the embedding's.")
-@click.option("--no-bias", is_flag=True, help="Biases that are not there are zero.")
-@click.option("--half", is_flag=True, help="Store weights in half precision.")
-@console.as_json
-def import_model(
-    file: Path,
-    out: Path,
-    words: Path | None,
-    characters: Path | None,
-    tokenizer: Path | None,
-    eos: str | None,
-    bos: str | None,
-    unk: str | None,
-    lower: bool,
-    gates: str,
-    tied: bool,
-    no_bias: bool,
-    half: bool,
-    as_json: bool,
-) -> None:
+@inputs.given("asked", Asked)
+@inputs.force
+@inputs.as_json
+def import_model(asked: Asked, force: bool, as_json: bool) -> None:
     """Make a checkpoint of a torch.nn.LSTM language model's state dict and its vocabulary.
 
     It is served and scored at once; to have sessions learn, calibrate it.
     """
-    vocabularies = [given for given in (words, characters, tokenizer) if given is not None]
-    if len(vocabularies) != 1:
+    if [asked.words, asked.characters, asked.tokenizer].count(None) != 2:
         raise click.BadParameter("name one of --words, --characters, --tokenizer")
-    parameters = parameters_of(read_state_dict(file), gates=gates, tied=tied, no_bias=no_bias)
-    specials, size = Specials(eos, unk, bos, lower), parameters.config.vocab_size
-    vocab: WordVocab | PieceVocab
-    if tokenizer is not None:
-        vocab = pieces(tokenizer, specials, size)
-    else:
-        vocab = listed(vocabularies[0], specials, size, by_character=characters is not None)
-    card = _card(out.name, file, parameters, vocab)
-    save(out, parameters, vocab, dtype="F16" if half else "F32", card=card)
-    _tell(out, parameters.config, vocab, as_json)
+    check_free(asked.out, force=force)
+    tensors = read_state_dict(asked.file)
+    parameters = parameters_of(tensors, gates=asked.gates, tied=asked.tied, no_bias=asked.no_bias)
+    vocab = asked.vocab(parameters.config.vocab_size)
+    card = _card(asked.out.name, asked.file, parameters, vocab)
+    save(asked.out, parameters, vocab, dtype="F16" if asked.half else "F32", card=card)
+    _tell(asked.out, parameters.config, vocab, as_json)
 
 
 def _card(name: str, file: Path, parameters: Parameters, vocab: Vocab) -> str:

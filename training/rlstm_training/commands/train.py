@@ -3,17 +3,18 @@
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from rlstm_client.cli import inputs
+from rlstm_client.cli.output import check_free
 from rlstm_model.checkpoint import load
 from rlstm_training.cards import export
-from rlstm_training.commands import console
+from rlstm_training.commands import console, given
 from rlstm_training.commands.console import show_json, show_table
-from rlstm_training.commands.given import prepare_device, recipe_chosen
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.reading import missing_files
 from rlstm_training.corpora.texts import prepare
@@ -24,16 +25,34 @@ from rlstm_training.reporting import JsonLines, ProgressBar, Reporter, TensorBoa
 from rlstm_training.run import RunDirectory, RunError
 
 
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What a run has in place of its recipe's."""
+
+    start_from: str | None = inputs.option("A checkpoint whose weights the run begins with.", "--from")
+    steps: int | None = inputs.option("Optimiser steps.", type=click.IntRange(1))
+    rate: float | None = inputs.option("Learning rate.", type=click.FloatRange(1e-09))
+    seed: int | None = inputs.option("Seed of weights, masks and resets.", type=click.IntRange(0))
+
+    def of(self, recipe: Recipe) -> Recipe:
+        """The recipe with them; a model to start from brings its shape and its vocabulary."""
+        asked = {"steps": self.steps, "learning_rate": self.rate, "seed": self.seed}
+        changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        if self.start_from is not None:
+            start = load(self.start_from)
+            if start.vocab.kind == "pieces":
+                said = f"{self.start_from}: a model of imported pieces is not trained on"
+                raise click.BadParameter(said)
+            changes |= {"start_from": self.start_from, "vocab": start.vocab.kind}
+            changes["model"] = start.parameters.config
+        return replace(recipe, **changes)
+
+
 @console.command()
-@click.argument("recipe", required=False, help=f"One of {', '.join(RECIPES)}.")
-@console.recipe_file
-@click.option("--run", type=console.FILE, help="Run directory (default: runs/RECIPE).")
-@click.option("--out", type=console.FILE, help="Checkpoint to write (default: RUN/RECIPE).")
-@console.own_corpus
-@click.option("start_from", "--from", help="A checkpoint whose weights the run begins with.")
-@click.option("--steps", type=click.IntRange(1), help="Optimiser steps.")
-@click.option("--rate", type=click.FloatRange(1e-09), help="Learning rate.")
-@click.option("--seed", type=click.IntRange(0), help="Seed of weights, masks and resets.")
+@given.chosen
+@click.option("--run", type=inputs.FILE, help="Run directory (default: runs/RECIPE).")
+@click.option("--out", type=inputs.FILE, help="Checkpoint to write (default: RUN/RECIPE).")
+@inputs.given("changes", Changes)
 @click.option("--half/--full", default=True, help="Write float16 or float32 weights.")
 @click.option(
     "new_texts",
@@ -41,24 +60,19 @@ from rlstm_training.run import RunDirectory, RunError
     is_flag=True,
     help="Go on though a text is not as it was; the card says so.",
 )
-@console.threads()
-@console.device()
-@console.as_json
+@inputs.force
+@given.compute
+@inputs.as_json
 @click.option("listing", "--list", is_flag=True, help="Show all recipes, and train none.")
 def train(
-    recipe: str | None,
-    file: Path | None,
+    chosen: given.Chosen,
+    changes: Changes,
+    compute: given.Compute,
     run: Path | None,
     out: Path | None,
-    corpus: str | None,
-    start_from: str | None,
-    steps: int | None,
-    rate: float | None,
-    seed: int | None,
     half: bool,
     new_texts: bool,
-    threads: int | None,
-    device: str,
+    force: bool,
     as_json: bool,
     listing: bool,
 ) -> None:
@@ -70,43 +84,31 @@ def train(
     if listing:
         show_recipes(as_json=as_json)
         return
-    target = own_device(prepare_device(device, threads))
-    chosen = recipe_chosen(recipe, file, corpus)
-    chosen = _changed(chosen, start_from, steps=steps, learning_rate=rate, seed=seed)
-    folder = run or Path("runs") / chosen.name
-    out = out or folder / chosen.name
+    target = own_device(compute.prepare())
+    recipe = changes.of(chosen.read())
+    folder = run or Path("runs") / recipe.name
+    out = out or folder / recipe.name
     out.parent.mkdir(parents=True, exist_ok=True)  # what cannot be written is told before it is trained
     with ExitStack() as stack:
         ranks = stack.enter_context(launched_ranks(target))
-        ranks.share(chosen.rows)
+        ranks.share(recipe.rows)
         with ranks.first_ahead():
-            texts, vocab = prepare(chosen)
-            directory = stack.enter_context(_opened(folder, chosen, ranks))
-        finished = directory.finished
+            texts, vocab = prepare(recipe)
+            directory = stack.enter_context(_opened(folder, recipe, ranks))
+        # Writing a finished run's model again would take away the calibration that it has got since.
+        exported = directory.finished and out.is_dir()
+        if not exported:
+            check_free(out, force=force)
         with _reporters(directory, ranks, as_json) as reporters:
-            run_recipe(chosen, texts, directory, *reporters, device=target, ranks=ranks, new_texts=new_texts)
+            run_recipe(recipe, texts, directory, *reporters, device=target, ranks=ranks, new_texts=new_texts)
         if not ranks.first:
             return
-        # Writing a finished run's model again would take away the calibration that it has got since.
-        if not (finished and out.is_dir()):
+        if not exported:
             export(directory, out, vocab, dtype="F16" if half else "F32")
     if as_json:
         show_json({"run": str(folder), "model": str(out)})
     else:
         click.echo(f"model: {out}")
-
-
-def _changed(recipe: Recipe, start_from: str | None, **changes: int | float | None) -> Recipe:
-    """The recipe with what was asked for; a model to start from brings its shape and its vocabulary."""
-    asked: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
-    recipe = replace(recipe, **asked)
-    if start_from is None:
-        return recipe
-    start = load(start_from)
-    kind = start.vocab.kind
-    if kind == "pieces":
-        raise click.BadParameter(f"{start_from}: a model of imported pieces is not trained on")
-    return replace(recipe, start_from=start_from, model=start.parameters.config, vocab=kind)
 
 
 def _opened(folder: Path, recipe: Recipe, ranks: Ranks) -> RunDirectory:

@@ -80,54 +80,13 @@ class DroppingModel(LanguageModel):
         return super().read(x_TBH, state, drawn, precision=precision)
 
 
-def sampled_log_probs(
-    model: LanguageModel,
-    ids: Sequence[int],
-    sampling: MonteCarlo,
-    *,
-    bos_id: int,
-    temperature: float = 1.0,
-    advance: Advance = no_advance,
-) -> Tensor:
-    """Log-probabilities of a text's tokens, ``[N]`` in float64, averaged over samples.
+class Text:
+    """A model and the text that it reads, behind the token that begins all text."""
 
-    ``advance`` hears of tokens read, in all samples together where the mean is arithmetic.
-    """
-    text = _Text(model, ids, bos_id, temperature)
-    if sampling.averaging == "geometric":
-        return _geometric(text, sampling, advance)
-    return _arithmetic(text, sampling, advance)
-
-
-def sampled_adapted_log_probs(
-    model: LanguageModel,
-    calibration: Calibration,
-    ids: Sequence[int],
-    sampling: MonteCarlo,
-    *,
-    bos_id: int,
-    temperature: float = 1.0,
-    rate_scale: float = 1.0,
-    advance: Advance = no_advance,
-) -> Tensor:
-    """The same for weights that follow the text: the arithmetic mean over new sessions."""
-    dropping = DroppingModel(model, sampling.rates, _generator(model, sampling))
-    evaluator = evaluator_of(dropping, calibration, bos_id=bos_id, temperature=temperature)
-    total_N = torch.full((len(ids),), -math.inf, dtype=torch.float64)
-    for _ in range(sampling.samples):
-        state, columns = evaluator.start(rate_scale=rate_scale, static=False), []
-        for observed in evaluator.observe(state, ids):
-            columns.append(observed.scores.logprobs)
-            advance(len(observed.scores))
-        total_N = torch.logaddexp(total_N, torch.from_numpy(np.concatenate(columns)).double())
-    return total_N - math.log(sampling.samples)
-
-
-class _Text:
-    """A model and the text that it reads."""
-
-    def __init__(self, model: LanguageModel, ids: Sequence[int], bos_id: int, temperature: float) -> None:
-        self.model, self.temperature = model, temperature
+    def __init__(
+        self, model: LanguageModel, ids: Sequence[int], bos_id: int, temperature: float = 1.0
+    ) -> None:
+        self.model, self.ids, self.bos_id, self.temperature = model, ids, bos_id, temperature
         self.targets_N = torch.tensor(ids, device=model.embedding.input.device)
         self.inputs_N = torch.cat((self.targets_N.new_tensor([bos_id]), self.targets_N[:-1]))
 
@@ -138,8 +97,38 @@ class _Text:
             yield place, self.inputs_N[place], self.targets_N[place]
 
 
+def sampled_log_probs(text: Text, sampling: MonteCarlo, advance: Advance = no_advance) -> Tensor:
+    """Log-probabilities of a text's tokens, ``[N]`` in float64, averaged over samples.
+
+    ``advance`` hears of tokens read, in all samples together where the mean is arithmetic.
+    """
+    if sampling.averaging == "geometric":
+        return _geometric(text, sampling, advance)
+    return _arithmetic(text, sampling, advance)
+
+
+def sampled_adapted_log_probs(
+    text: Text,
+    calibration: Calibration,
+    sampling: MonteCarlo,
+    rate_scale: float = 1.0,
+    advance: Advance = no_advance,
+) -> Tensor:
+    """The same for weights that follow the text: the arithmetic mean over new sessions."""
+    model = DroppingModel(text.model, sampling.rates, _generator(text.model, sampling))
+    evaluator = evaluator_of(model, calibration, bos_id=text.bos_id, temperature=text.temperature)
+    total_N = torch.full((len(text.ids),), -math.inf, dtype=torch.float64)
+    for _ in range(sampling.samples):
+        state, columns = evaluator.start(rate_scale=rate_scale, static=False), []
+        for observed in evaluator.observe(state, text.ids):
+            columns.append(observed.scores.logprobs)
+            advance(len(observed.scores))
+        total_N = torch.logaddexp(total_N, torch.from_numpy(np.concatenate(columns)).double())
+    return total_N - math.log(sampling.samples)
+
+
 @torch.no_grad()
-def _arithmetic(text: _Text, sampling: MonteCarlo, advance: Advance) -> Tensor:
+def _arithmetic(text: Text, sampling: MonteCarlo, advance: Advance) -> Tensor:
     """Samples are rows of a batch: rows have masks and states of their own."""
     model = DroppingModel(text.model, sampling.rates, _generator(text.model, sampling))
     total_N = torch.full((len(text.targets_N),), -math.inf, dtype=torch.float64)
@@ -155,7 +144,7 @@ def _arithmetic(text: _Text, sampling: MonteCarlo, advance: Advance) -> Tensor:
 
 
 @torch.no_grad()
-def _geometric(text: _Text, sampling: MonteCarlo, advance: Advance) -> Tensor:
+def _geometric(text: Text, sampling: MonteCarlo, advance: Advance) -> Tensor:
     """Each step's samples are rows that begin with the same state."""
     model, samples, nats = text.model, sampling.samples, []
     generator, state = _generator(model, sampling), model.initial_state(1)

@@ -29,7 +29,12 @@ from rlstm_training.evaluation.evaluation import (
     read_adapting,
     read_static,
 )
-from rlstm_training.evaluation.monte_carlo import MonteCarlo, sampled_adapted_log_probs, sampled_log_probs
+from rlstm_training.evaluation.monte_carlo import (
+    MonteCarlo,
+    Text,
+    sampled_adapted_log_probs,
+    sampled_log_probs,
+)
 
 FORMAT_VERSION = 1
 
@@ -101,21 +106,10 @@ class Procedure:
         self, passages: Sequence[Passage], sampling: MonteCarlo, advance: Advance
     ) -> list[Evaluation]:
         ids = [token for part in passages for token in part.ids]
-        static_N = sampled_log_probs(
-            self.model, ids, sampling, bos_id=self.bos_id, temperature=self.temperature, advance=advance
-        )
-        adapted_N = None
-        if self.calibration is not None:
-            adapted_N = sampled_adapted_log_probs(
-                self.model,
-                self.calibration,
-                ids,
-                sampling,
-                bos_id=self.bos_id,
-                temperature=self.temperature,
-                rate_scale=self.rate_scale,
-                advance=advance,
-            )
+        text, rule = Text(self.model, ids, self.bos_id, self.temperature), self.calibration
+        static_N, adapted_N = sampled_log_probs(text, sampling, advance), None
+        if rule is not None:
+            adapted_N = sampled_adapted_log_probs(text, rule, sampling, self.rate_scale, advance)
         results = []
         for part, end in zip(passages, accumulate(len(part.ids) for part in passages), strict=True):
             place = slice(end - len(part.ids), end)

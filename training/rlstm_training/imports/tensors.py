@@ -48,14 +48,12 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def read_state_dict(path: Path) -> Arrays:
-    """The tensors in a safetensors file, or in a state dict that torch saved. Raises ImportRefused."""
+    """The tensors of a safetensors file, or a state dict that torch saved. Raises ImportRefused, OSError."""
     try:
         with path.open("rb") as file:
             begins = file.read(4)
         pickled = _PICKLED.match(begins) is not None
         held = None if pickled else stored.read_file(path)
-    except OSError as error:
-        raise ImportRefused(f"{path}: cannot be read ({error.strerror})") from error
     except (SafetensorError, ValueError) as error:
         raise ImportRefused(f"{path}: is no safetensors file and no state dict ({error})") from error
     if held is None:

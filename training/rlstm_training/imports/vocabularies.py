@@ -51,7 +51,7 @@ class Specials(NamedTuple):
 def listed(file: Path, specials: Specials, size: int, *, by_character: bool = False) -> WordVocab:
     """A list of words, or of characters, one a line in id order or as ``word id``, or in JSON.
 
-    ``size`` is the model's. Raises ImportRefused.
+    ``size`` is the model's. Raises ImportRefused, OSError.
     """
     tokens = _tokens(file)
     if by_character:
@@ -71,8 +71,8 @@ def listed(file: Path, specials: Specials, size: int, *, by_character: bool = Fa
 
 
 def pieces(file: Path, specials: Specials, size: int) -> PieceVocab:
-    """A tokenizer.json, or a sentencepiece model. Raises ImportRefused."""
-    data = _read(file)
+    """A tokenizer.json, or a sentencepiece model. Raises ImportRefused, OSError."""
+    data = file.read_bytes()
     library: Library = "tokenizers" if data[:1] == b"{" else "sentencepiece"
     text = _text(data, file) if library == "tokenizers" else base64.b64encode(data).decode()
     try:
@@ -91,7 +91,7 @@ def _check_size(file: Path, tokens: int, size: int) -> None:
 
 
 def _tokens(file: Path) -> Sequence[str]:
-    text = _text(_read(file), file)
+    text = _text(file.read_bytes(), file)
     if file.suffix == ".json":
         return _in_json(text, file)
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
@@ -117,13 +117,6 @@ def _in_order(ids: dict[str, int], count: int, file: Path) -> Sequence[str]:
     if sorted(ids.values()) != list(range(count)):
         raise ImportRefused(f"{file}: its {count:,} ids are not 0 to {count - 1:,}, each for one word")
     return sorted(ids, key=ids.__getitem__)
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise ImportRefused(f"{file}: cannot be read ({error.strerror})") from error
 
 
 def _text(data: bytes, file: Path) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from rlstm_client import _http
@@ -58,26 +59,27 @@ class AsyncConnection:
 
     async def _send(self, call: Call[T]) -> T:
         """Send a call and return its typed answer."""
-        attempt, is_open = 1, False
-        while True:
-            try:
-                return await self._exchange(call)
-            except RLSTMError as error:
-                is_open = still_open(error, is_open)
-                await self._pause(call, error, attempt)
-            attempt += 1
+        return await self._repeated(call, partial(self._exchange, call))
 
     async def _download(self, call: Call[Any], file: ArrivingFile) -> None:
         """Send a call and write its answer as it comes; what had come before a repeat is dropped."""
-        attempt = 1
-        while True:
+
+        async def fetch() -> None:
             file.restart()
+            async with self._opened(call, OCTETS) as response:
+                async for chunk in response.aiter_bytes():
+                    await asyncio.to_thread(file.partial.write, chunk)
+
+        await self._repeated(call, fetch)
+
+    async def _repeated(self, call: Call[Any], work: Callable[[], Awaitable[T]]) -> T:
+        """Do what a call asks for, again where that is safe."""
+        attempt, is_open = 1, False
+        while True:
             try:
-                async with self._opened(call, OCTETS) as response:
-                    async for chunk in response.aiter_bytes():
-                        await asyncio.to_thread(file.partial.write, chunk)
-                return
+                return await work()
             except RLSTMError as error:
+                is_open = still_open(error, is_open)
                 await self._pause(call, error, attempt)
             attempt += 1
 

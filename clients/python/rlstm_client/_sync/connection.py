@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from rlstm_client import _http
@@ -59,26 +60,27 @@ class Connection:
 
     def _send(self, call: Call[T]) -> T:
         """Send a call and return its typed answer."""
-        attempt, is_open = 1, False
-        while True:
-            try:
-                return self._exchange(call)
-            except RLSTMError as error:
-                is_open = still_open(error, is_open)
-                self._pause(call, error, attempt)
-            attempt += 1
+        return self._repeated(call, partial(self._exchange, call))
 
     def _download(self, call: Call[Any], file: ArrivingFile) -> None:
         """Send a call and write its answer as it comes; what had come before a repeat is dropped."""
-        attempt = 1
-        while True:
+
+        def fetch() -> None:
             file.restart()
+            with self._opened(call, OCTETS) as response:
+                for chunk in response.iter_bytes():
+                    file.partial.write(chunk)
+
+        self._repeated(call, fetch)
+
+    def _repeated(self, call: Call[Any], work: Callable[[], T]) -> T:
+        """Do what a call asks for, again where that is safe."""
+        attempt, is_open = 1, False
+        while True:
             try:
-                with self._opened(call, OCTETS) as response:
-                    for chunk in response.iter_bytes():
-                        file.partial.write(chunk)
-                return
+                return work()
             except RLSTMError as error:
+                is_open = still_open(error, is_open)
                 self._pause(call, error, attempt)
             attempt += 1
 

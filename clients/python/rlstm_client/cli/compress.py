@@ -20,7 +20,6 @@ _PIPE: Final = Path("-")
 
 _source = click.argument("file", type=inputs.FILE, help="The file; - is standard input.")
 _out = click.option("--out", "-o", type=inputs.FILE, help="Where to; - is standard output.")
-_force = click.option("--force", is_flag=True, help="Replace what is there.")
 
 
 @click.command()
@@ -33,7 +32,7 @@ _force = click.option("--force", is_flag=True, help="Replace what is there.")
     default="both",
     help="What adapts to the file: nothing, fast weights, a memory, or both.",
 )
-@_force
+@inputs.force
 def compress(file: Path, out: Path | None, model: str, adapt: str, force: bool) -> None:
     """Compress a file to as many bits as it costs the model; FILE.rlz is written beside it.
 
@@ -54,7 +53,7 @@ def compress(file: Path, out: Path | None, model: str, adapt: str, force: bool) 
 @_source
 @_out
 @click.option("--model", help="The folder of the model, where it is no shipped one.")
-@_force
+@inputs.force
 def decompress(file: Path, out: Path | None, model: str | None, force: bool) -> None:
     """Give back what `rlstm compress` was given, byte for byte; FILE.rlz becomes FILE.
 
@@ -89,14 +88,11 @@ def _run(name: str, file: Path, place: Path, *, force: bool, **given: Any) -> An
 
 
 def _refuse(place: Path, force: bool) -> None:
-    """Nothing that is there is written over, unless that is asked for."""
     if place == _PIPE:
         return
-    if os.path.lexists(place):
-        if not place.is_file():
-            raise CommandError(f"{place}: is there already, and no file")
-        if not force:
-            raise CommandError(f"{place}: is there already; --force replaces it")
+    if os.path.lexists(place) and not place.is_file():
+        raise CommandError(f"{place}: is there already, and no file")
+    output.check_free(place, force=force)
 
 
 def _opened(file: Path) -> IO[bytes]:

@@ -5,7 +5,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from enum import IntEnum
-from typing import Any, TextIO, cast
+from typing import IO, Any, TextIO, cast
+
+import click
 
 from rlstm_client.errors import (
     AppendProgress,
@@ -39,12 +41,16 @@ EXIT_CODES = (
 )
 
 
-class CommandError(Exception):
+class CommandError(click.ClickException):
     """An error that the user can act upon: one line, and the exit code."""
 
     def __init__(self, message: str, code: Exit = Exit.USAGE) -> None:
         super().__init__(message)
-        self.code = code
+        self.exit_code = code  # type: ignore[misc]
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Say it on standard error."""
+        _say(self)
 
 
 class _Output:
@@ -102,10 +108,11 @@ def one_line_errors() -> Iterator[None]:
             finally:
                 sys.stdout.flush()
     except (CommandError, TextError, RLSTMError) as error:
-        _leave(str(error) + _progress(error) + _advice(error), _code(error))
+        _say(error)
+        sys.exit(_code(error))
     except OSError as error:
-        where = error.filename or "the output"
-        _leave(f"{where}: {error.strerror or error}", Exit.USAGE)
+        _say(CommandError(f"{error.filename or 'the output'}: {error.strerror or error}"))
+        sys.exit(Exit.USAGE)
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
 
@@ -121,18 +128,17 @@ def interruption_told() -> Iterator[None]:
         raise
 
 
-def _leave(message: str, code: int) -> None:
-    if message:
+def _say(error: Exception) -> None:
+    if message := str(error) + _progress(error) + _advice(error):
         with suppress(AttributeError, OSError):  # standard error may be closed, or full
             sys.stderr.write(f"rlstm: {message}\n")
             sys.stderr.flush()
-    sys.exit(code)
 
 
-def _code(error: Exception) -> Exit:
+def _code(error: Exception) -> int:
     match error:
         case CommandError():
-            return error.code
+            return error.exit_code
         case TextError() | RequestError():
             return Exit.USAGE
         case ScoresNotStoredError():

@@ -2,9 +2,9 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import reduce, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
@@ -29,46 +29,81 @@ each_token = click.option(
 )
 session_id = click.argument("session_id", metavar="SESSION", help="The session's id, or its name.")
 as_json = click.option("as_json", "--json", is_flag=True, help="Print the answer as one JSON object.")
+force = click.option("--force", is_flag=True, help="Replace what is there.")
 
 
-def option(*flags: str, default: Any = None, **more: Any) -> Any:
-    """A field of a dataclass that is an option; the flag is its name, where none is given."""
-    return field(default=default, metadata={"flags": flags, "more": more | {"is_flag": default is False}})
+def option(about: str, *flags: str, default: Any = None, **more: Any) -> Any:
+    """A field of a dataclass that is an option of its name and kind, where no flags and no type are given."""
+    return field(default=default, metadata={"flags": flags, "help": about, **more})
+
+
+def argument(about: str, **more: Any) -> Any:
+    """A field of a dataclass that is an argument; it may be left out where the field may be None."""
+    return field(metadata={"flags": None, "help": about, **more})
 
 
 def given(name: str, group: type[Any], **defaults: Any) -> Decorator:
-    """Give a command the options of a dataclass, some with other defaults; it gets them as one object."""
-    options: dict[str, Decorator] = {}
+    """Give a command what a dataclass asks for, some with other defaults; it gets it as one object."""
+    hints, asked = get_type_hints(group), dict[str, Decorator]()
     for each in fields(group):
-        flags = each.metadata["flags"] or (f"--{each.name.replace('_', '-')}",)
-        default = defaults.get(each.name, each.default)
-        options[each.name] = click.option(each.name, *flags, default=default, **each.metadata["more"])
+        more: dict[str, Any] = {**_kind(hints[each.name]), **each.metadata}
+        flags = more.pop("flags")
+        if flags is None:
+            many = more.pop("multiple", False)
+            optional = {"nargs": -1} if many else {"required": type(None) not in get_args(hints[each.name])}
+            asked[each.name] = click.argument(each.name, **optional | more)
+        else:
+            more["default"] = defaults.get(each.name, each.default)
+            asked[each.name] = click.option(each.name, *flags or _flag(each.name), **more)
+
+    return _taking(asked, lambda own: {name: group(**own)})
+
+
+def _flag(name: str) -> tuple[str]:
+    return (f"--{name.replace('_', '-')}",)
+
+
+def _kind(hint: Any) -> dict[str, Any]:
+    """Say what the command line reads of a field: of several values a list, of numbers one."""
+    if type(None) in get_args(hint):
+        (hint,) = (each for each in get_args(hint) if each is not type(None))
+    if hint is bool:
+        return {"is_flag": True}
+    if bool in get_args(hint):  # whether at all, or which kind: the kind is asked for
+        hint = next(each for each in get_args(hint) if each is not bool)
+    if get_origin(hint) is Literal:
+        return {"type": click.Choice(get_args(hint))}
+    if hint is Path:
+        return {"type": FILE}
+    if isinstance(hint, type):
+        return {"type": hint}
+    inner = get_args(hint)[0] if get_origin(hint) is Sequence else str
+    return {**_kind(inner), "multiple": True}
+
+
+def _taking(asked: dict[str, Decorator], make: Callable[[dict[str, Any]], dict[str, Any]]) -> Decorator:
+    """Give a command options, of whose values it gets what is made of them."""
 
     def decorate(function: Function) -> Function:
         @wraps(function)
         def run(**values: Any) -> Any:
-            own = {each: values.pop(each) for each in options}
-            return function(**values, **{name: group(**own)})
+            own = {name: values.pop(name) for name in asked}
+            return function(**values, **make(own))
 
-        return _with(options, run)
+        command: Function = run
+        for option in reversed(asked.values()):
+            command = option(command)
+        return command
 
     return decorate
-
-
-def _with(options: dict[str, Decorator], run: Function) -> Function:
-    return reduce(lambda function, option: option(function), reversed(options.values()), run)
 
 
 @dataclass(frozen=True, kw_only=True)
 class How:
     """How text is read."""
 
-    encoding: str | None = option(help="Of text that is read; else its mark tells, or it is UTF-8.")
-    invalid: texts.Invalid = option(
-        type=click.Choice(get_args(texts.Invalid)),
-        default="refuse",
-        help="What to do about bytes that are no text.",
-    )
+    encoding: str | None = option("Of text that is read; else its mark tells, or it is UTF-8.")
+    invalid: texts.Invalid = option("What to do about bytes that are no text.", default="refuse")
 
     def read(self, file: Path) -> Iterator[str]:
         """Yield a file as text; - is standard input. Raises as `texts.read`."""
@@ -79,9 +114,7 @@ class How:
 class Source(How):
     """Where a command's text is read from, where no argument is the text, and how."""
 
-    file: Path | None = option(
-        "--file", "-f", type=FILE, help="Read the text from this file; - is standard input."
-    )
+    file: Path | None = option("Read the text from this file; - is standard input.", "--file", "-f")
 
     def parts(self, argument: str | None = None) -> Iterator[str]:
         """Yield the text in parts; from standard input as soon as something is there.
@@ -107,9 +140,9 @@ class Source(How):
 class Server:
     """Which server is asked."""
 
-    url: str = option(default=DEFAULT_URL, envvar="RLSTM_URL", show_envvar=True, help="Where the server is.")
+    url: str = option("Where the server is.", default=DEFAULT_URL, envvar="RLSTM_URL", show_envvar=True)
     api_key: str | None = option(
-        envvar="RLSTM_API_KEY", show_envvar=True, help="The key; better in the environment than here."
+        "The key; better in the environment than here.", envvar="RLSTM_API_KEY", show_envvar=True
     )
 
 
@@ -179,17 +212,7 @@ _ELSEWHERE: Final = {"items", "tokens", "text", "context_tokens", "scores", "log
 
 def options(group: Any, *without: str) -> Decorator:
     """Give a command options for the clients' own, a TypedDict; of these it gets what was given."""
-    found = dict(_options(group, {*_ELSEWHERE, *without}))
-
-    def decorate(function: Function) -> Function:
-        @wraps(function)
-        def run(**given: Any) -> Any:
-            asked = {name: given.pop(name) for name in found}
-            return function(**given, **_as_options(asked))
-
-        return _with(found, run)
-
-    return decorate
+    return _taking(dict(_options(group, {*_ELSEWHERE, *without})), _as_options)
 
 
 def _options(group: Any, without: set[str]) -> Iterator[tuple[str, Decorator]]:
@@ -198,20 +221,9 @@ def _options(group: Any, without: set[str]) -> Iterator[tuple[str, Decorator]]:
             yield from _options(AdaptationOptions, without)
         elif name not in without:
             (said,) = hint.__metadata__
-            flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
+            flags = _FLAGS.get(name, _flag(name))
             more: Any = {"metavar": _METAVARS.get(name), "default": _DEFAULTS.get(name)}
             yield name, click.option(name, *flags, help=said, **more, **_kind(hint.__origin__))
-
-
-def _kind(hint: Any) -> dict[str, Any]:
-    """Say what the command line reads of an option: of several values a list, of numbers one."""
-    if hint is bool:
-        return {"is_flag": True}
-    if bool in get_args(hint):  # whether at all, or which kind: the kind is asked for
-        hint = next(each for each in get_args(hint) if each is not bool)
-    if get_origin(hint) is Literal:
-        return {"type": click.Choice(get_args(hint))}
-    return {"type": hint} if isinstance(hint, type) else {"multiple": True}
 
 
 def _as_options(given: Mapping[str, Any]) -> dict[str, Any]:

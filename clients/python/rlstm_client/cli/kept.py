@@ -5,9 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar, get_args
-
-import click
+from typing import Final, TypeVar
 
 from rlstm_client import AsyncClient, AsyncSession, Retries
 from rlstm_client.cli import inputs, output
@@ -30,9 +28,9 @@ LASTING: Final = Retries(attempts=10)
 class Service(inputs.Server):
     """What a command asks: a server, or one in this process."""
 
-    local: bool = inputs.option(default=False, help="Compute here, without a server.")
+    local: bool = inputs.option("Compute here, without a server.", default=False)
     model: str | None = inputs.option(
-        help="Of the server's; with --local a shipped one, or a folder [for prose subwords-base]."
+        "Of the server's; with --local a shipped one, or a folder [for prose subwords-base]."
     )
 
     @asynccontextmanager
@@ -79,11 +77,9 @@ class Kept(Service):
         OSError: the file cannot be written.
     """
 
-    name: str | None = inputs.option(help="Keep the session under this name, and go on with it.")
-    state: Path | None = inputs.option(type=inputs.FILE, help="With --local: keep the session in this file.")
-    adapt: Adapt = inputs.option(
-        type=click.Choice(get_args(Adapt)), default="both", help="What learns, of a new session."
-    )
+    name: str | None = inputs.option("Keep the session under this name, and go on with it.")
+    state: Path | None = inputs.option("With --local: keep the session in this file.")
+    adapt: Adapt = inputs.option("What learns, of a new session.", default="both")
 
     def __post_init__(self) -> None:
         if self.state and not self.local:

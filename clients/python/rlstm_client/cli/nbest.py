@@ -100,15 +100,16 @@ class Format:
             raise CommandError(f"{self.place}: there is no list in it")
         return list(found.values())
 
-    def check(self, to: Path) -> None:
+    def check(self, to: Path, *, force: bool = False) -> None:
         """Refuse a place that the lists could not be written to, before anything is done.
 
         Raises:
-            CommandError: a folder is wanted, and something is there.
+            CommandError: something is there, which a folder never replaces.
             OSError: it cannot be written.
         """
         if self._is_folder and to.exists():
             raise CommandError(f"{to}: is there already")
+        output.check_free(to, force=force)
         output.check_place(to)
 
     def write(

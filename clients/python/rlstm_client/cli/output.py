@@ -12,7 +12,7 @@ from tabulate import tabulate
 
 from rlstm_client import EventStream, Session
 from rlstm_client._http import ArrivingFile
-from rlstm_client.cli.exits import failures_told
+from rlstm_client.cli.exits import CommandError, failures_told
 from rlstm_client.models import (
     COLUMNS,
     Adaptation,
@@ -126,6 +126,16 @@ def check_place(path: Path) -> None:
     """
     with ArrivingFile(path):
         pass
+
+
+def check_free(place: Path, *, force: bool) -> None:
+    """Refuse to write over a file, or a folder with something in it, unless that is asked for.
+
+    Raises:
+        CommandError: something is there.
+    """
+    if not force and (place.is_file() or (place.is_dir() and any(place.iterdir()))):
+        raise CommandError(f"{place}: is there already; --force replaces it")
 
 
 def print_line(answer: AppendResult, text: str, *, as_json: bool) -> None:

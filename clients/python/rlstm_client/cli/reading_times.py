@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import click
 import numpy as np
@@ -23,7 +23,7 @@ from rlstm_client.cli import inputs, output
 from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.items import Columns, Item, read_table
 from rlstm_client.cli.kept import USUAL, Service, service
-from rlstm_client.cli.surprisal import Reader, Reset, reset_option
+from rlstm_client.cli.surprisal import RESET, Reader, Reset
 from rlstm_client.cli.words import Space
 from rlstm_client.models import Adapt
 
@@ -200,49 +200,41 @@ def _frequency(row: Columns, language: str, file: Path) -> float:
         raise CommandError(f"no frequencies of words in {language!r}: give a column frequency") from None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Which times are explained, and by what."""
+
+    folder: Path = inputs.argument("Natural Stories' folder, or a table: word, time, item, position.")
+    time: str | None = inputs.option(f"The column of times [{', '.join(_TIMES)}].")
+    language: str = inputs.option("Of frequencies, where the table has none.", default="en")
+    logs: bool = inputs.option("Explain logarithms of the times.", "--log", default=False)
+    space: Space = inputs.option("The word that the space between two counts in.", default="leading")
+    adapt: Adapt = inputs.option("What adapts.", default="weights")
+    reset: Reset = inputs.option(RESET, default="item")
+
+
 @click.command()
-@click.argument(
-    "folder", type=inputs.FILE, help="Natural Stories' folder, or a table: word, time, item, position."
-)
-@click.option("--time", help=f"The column of times [{', '.join(_TIMES)}].")
-@click.option("--language", default="en", help="Of frequencies, where the table has none.")
-@click.option("logs", "--log", is_flag=True, help="Explain logarithms of the times.")
-@click.option(
-    "--space",
-    type=click.Choice(get_args(Space)),
-    default="leading",
-    help="The word that the space between two counts in.",
-)
-@click.option("--adapt", type=click.Choice(get_args(Adapt)), default="weights", help="What adapts.")
-@reset_option
+@inputs.given("asked", Asked)
 @service
 @inputs.as_json
-def reading_times(
-    service: Service,
-    folder: Path,
-    time: str | None,
-    language: str,
-    logs: bool,
-    space: Space,
-    adapt: Adapt,
-    reset: Reset,
-    as_json: bool,
-) -> None:
+def reading_times(asked: Asked, service: Service, as_json: bool) -> None:
     """Say how much of reading times surprisal explains, frozen and adapted, beside length, frequency, place.
 
     Example: rlstm reading-times --local naturalstories
     """
-    study = read_study(folder, time, language)
-    if logs:
+    study = read_study(asked.folder, asked.time, asked.language)
+    if asked.logs:
         study = replace(study, times=np.log(study.times))
     costs: dict[str, list[float]] = {"frozen": [], "adapted": []}
+    behind = "" if asked.space == "leading" else "_trailing"
 
     async def run(client: AsyncClient) -> None:
-        reader = Reader(client, "bits", await service.named(client, USUAL), adapt, reset)
+        model = await service.named(client, USUAL)
+        reader = Reader(client, "bits", model, asked.adapt, asked.reset)
         async for reading in reader.read(study.texts()):
             for word in reading.words():
                 for name, column in costs.items():
-                    column.append(word[name if space == "leading" else f"{name}_trailing"])
+                    column.append(word[name + behind])
 
     service.run(run, USUAL)
     _tell(study, study.gains({name: np.array(column) for name, column in costs.items()}), as_json)

@@ -117,63 +117,62 @@ class Job:
             await self.kept.save(session)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is ranked, by what weights, and what is done with it.
+
+    Raises:
+        CommandError: a weight is no finite number.
+    """
+
+    lists: Path = inputs.argument("JSON lines, a folder of ESPnet's or Kaldi's, NeMo's .tsv; - is a pipe.")
+    out: Path | None = inputs.option(
+        "Write them in their own form, the best first, in place of JSON.", "--out", "-o"
+    )
+    prime: Path | None = inputs.option("A text to be read and learned first.")
+    alpha: float = inputs.option("Weight of the log-probability, in nats.", default=1.0)
+    static_alpha: float = inputs.option("Of that to the model as loaded.", default=0.0)
+    beta: float = inputs.option("Added for each word.", default=0.0)
+    fold_case: bool = inputs.option("Read all in lower case; what is written stays.", default=False)
+    refs: Path | None = inputs.option("What was said: lines UTTERANCE TEXT, or JSON. Tells word errors.")
+    dev: Path | None = inputs.option("Find the three weights by what was said; print them.", metavar="REFS")
+    beam_size: int | None = inputs.option("Of a .tsv: lines an utterance.", type=click.IntRange(1))
+    acoustic_scale: float = inputs.option("Of Kaldi's acoustic costs.", default=1.0)
+    force: bool = inputs.option("Replace what is there; a folder never is.", default=False)
+
+    def __post_init__(self) -> None:
+        if not all(map(math.isfinite, (*self.weights, self.acoustic_scale))):
+            raise CommandError("weights have to be finite numbers")
+
+    @property
+    def weights(self) -> Weights:
+        """Those given."""
+        return Weights(self.alpha, self.static_alpha, self.beta)
+
+
 @click.command()
-@click.argument(
-    "lists", type=inputs.FILE, help="JSON lines, a folder of ESPnet's or Kaldi's, NeMo's .tsv; - is a pipe."
-)
-@click.option(
-    "--out", "-o", type=inputs.FILE, help="Write them in their own form, the best first, in place of JSON."
-)
-@click.option("--prime", type=inputs.FILE, help="A text to be read and learned first.")
-@click.option("--alpha", default=1.0, help="Weight of the log-probability, in nats.")
-@click.option("--static-alpha", default=0.0, help="Of that to the model as loaded.")
-@click.option("--beta", default=0.0, help="Added for each word.")
-@click.option("--fold-case", is_flag=True, help="Read all in lower case; what is written stays.")
-@click.option(
-    "--refs", type=inputs.FILE, help="What was said: lines UTTERANCE TEXT, or JSON. Tells word errors."
-)
-@click.option(
-    "--dev", metavar="REFS", type=inputs.FILE, help="Find the three weights by what was said; print them."
-)
-@click.option("--beam-size", type=click.IntRange(1), help="Of a .tsv: lines an utterance.")
-@click.option("--acoustic-scale", default=1.0, help="Of Kaldi's acoustic costs.")
+@inputs.given("asked", Asked)
 @kept
 @inputs.how
-def rescore(
-    kept: Kept,
-    how: inputs.How,
-    lists: Path,
-    out: Path | None,
-    prime: Path | None,
-    alpha: float,
-    static_alpha: float,
-    beta: float,
-    fold_case: bool,
-    refs: Path | None,
-    dev: Path | None,
-    beam_size: int | None,
-    acoustic_scale: float,
-) -> None:
+def rescore(asked: Asked, kept: Kept, how: inputs.How) -> None:
     """Rank n-best lists by a session that learns from each winner.
 
     Example: rlstm rescore decode/ --refs text --fold-case --out rescored/
     """
-    if dev is not None and (kept.name or kept.state or refs or out):
+    lists, out, dev = asked.lists, asked.out, asked.dev
+    if dev is not None and (kept.name or kept.state or asked.refs or out):
         raise CommandError("--dev finds weights: it keeps no session, and writes no lists")
-    weights = Weights(alpha, static_alpha, beta)
-    if not all(map(math.isfinite, (*weights, acoustic_scale))):
-        raise CommandError("weights have to be finite numbers")
-    form = Format(lists, beam_size, acoustic_scale, how)
+    form = Format(lists, asked.beam_size, asked.acoustic_scale, how)
     if out is not None:
-        form.check(out)
+        form.check(out, force=asked.force)
     found = form.read()
-    prefix = "".join(how.read(prime)) if prime else ""
-    job = Job(found, _said(found, dev or refs, how), prefix, fold_case, kept)
-    if not fold_case and all(text.isupper() for one in found for text in one.texts if text):
+    prefix = "".join(how.read(asked.prime)) if asked.prime else ""
+    job = Job(found, _said(found, dev or asked.refs, how), prefix, asked.fold_case, kept)
+    if not asked.fold_case and all(text.isupper() for one in found for text in one.texts if text):
         click.echo(f"{lists} is in capitals, which cost a model more: --fold-case folds them", err=True)
 
     async def run(client: AsyncClient) -> Sequence[Ranked]:
-        return await (_tune(job, client) if dev else _rank(job, client, weights, quiet=out is not None))
+        return await (_tune(job, client) if dev else _rank(job, client, asked.weights, quiet=out is not None))
 
     ranked = kept.run(run, USUAL)
     if out is not None:

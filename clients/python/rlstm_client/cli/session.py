@@ -226,12 +226,14 @@ def fork(session: Session, **given: Unpack[options.ForkOptions]) -> Session:
 
 @app.command()
 @inputs.session
-@click.argument("file", type=inputs.FILE, help="Where to; what is there is replaced.")
-def export(session: Session, file: Path) -> str:
+@click.argument("file", type=inputs.FILE, help="Where to.")
+@inputs.force
+def export(session: Session, file: Path, force: bool) -> str:
     """Write a session to a file, which `import` reads.
 
     Example: rlstm session export "$SESSION" diary.rlstm
     """
+    output.check_free(file, force=force)
     session.export(file)
     return f"exported {session.id} to {file}"
 

@@ -2,15 +2,18 @@
 
 import asyncio
 import codecs
+import errno
 import glob
+import gzip
 import hashlib
 import os
 import re
 import sys
 import threading
+import zlib
 from array import array
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Final, NamedTuple, TypeVar
@@ -27,7 +30,7 @@ _LINE_END: Final = re.compile(texts.LINE_END.pattern.encode())
 _CHUNK: Final = 65_536
 _LOOK_SECONDS: Final = 0.5
 _HEAD_BYTES: Final = 256
-
+_ROTATED: Final = re.compile(r"[-._]\d[-._:T\d]*(\.[a-z]\w*)?")  # .1, -20261130, .2.gz
 
 AS_LOGS: Final = How(invalid="replace")
 
@@ -170,12 +173,12 @@ class File:
         return {"at": self._at, "head": _digest(self._head[: self._at])}
 
     async def lines(self, place: Mapping[str, Any]) -> AsyncGenerator[Line, None]:
-        """Yield the lines after a place that was told before, and then those of another file of the name."""
-        moved = self._moved(place)
-        if moved is not None:
-            async with aclosing(self._lines_of(moved, place, follow=False)) as lines:
+        """Yield the lines after a place that was told before, and then those of other files of the name."""
+        for path in self._rotated(place):
+            async with aclosing(self._lines_of(path, place, follow=False)) as lines:
                 async for line in lines:
                     yield line
+            place = {}
         while True:
             async with aclosing(self._lines_of(self._path, place, follow=self._follow)) as lines:
                 async for line in lines:
@@ -188,7 +191,7 @@ class File:
         self, path: Path, place: Mapping[str, Any], *, follow: bool
     ) -> AsyncGenerator[Line, None]:
         """Yield the lines of a file after a place; of another file than that of the place, all."""
-        with path.open("rb") as file:
+        with _opened(path) as file:
             self._at, self._head = _left_at(file, place)
             file.seek(self._at)
             cut, grows = Cutter(*self._reading), True
@@ -202,17 +205,24 @@ class File:
                     yield line
                 await asyncio.sleep(0 if chunk else _LOOK_SECONDS if grows else 0)
 
-    def _moved(self, place: Mapping[str, Any]) -> Path | None:
-        """Where the file of a place is now, if it was rotated: in its folder, under a longer name."""
-        beside = self._path.parent.glob(f"{glob.escape(self._path.name)}?*")
-        for path in (self._path, *sorted(beside)) if place.get("at") else ():
-            with suppress(OSError), path.open("rb") as file:
+    def _rotated(self, place: Mapping[str, Any]) -> list[Path]:
+        """The file of a place and those after it, if it was rotated: in its folder, under longer names."""
+        if not place.get("at"):
+            return []
+        name, beside = self._path.name, list[tuple[int, Path]]()
+        for path in self._path.parent.glob(f"{glob.escape(name)}?*"):
+            with suppress(OSError):
+                beside.append((path.stat().st_mtime_ns, path))
+        moved = [path for _, path in sorted(beside)]
+        for path in (self._path, *moved):
+            with suppress(OSError), _opened(path) as file:
                 if _left_at(file, place)[0]:
-                    return None if path == self._path else path
-        if place.get("at"):
-            gone = "is not the file that was read before, and that is not beside it: lines may be missing"
-            sys.stderr.write(f"rlstm: {self.name} {gone}\n")
-        return None
+                    later = [] if path == self._path else moved[moved.index(path) + 1 :]
+                    own = [each for each in later if _ROTATED.fullmatch(each.name.removeprefix(name))]
+                    return [] if path == self._path else [path, *own]
+        gone = "is not the file that was read before, and that is not beside it: lines may be missing"
+        sys.stderr.write(f"rlstm: {self.name} {gone}\n")
+        return []
 
     def _read(self, file: IO[bytes]) -> bytes:
         chunk = file.read(_CHUNK)
@@ -232,10 +242,21 @@ class File:
         return os.path.samestat(there, os.fstat(file.fileno())) and there.st_size >= file.tell()
 
 
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file to read, one of gzip's unpacked. Raises OSError for one that is damaged, too."""
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rb") as file:
+        try:
+            yield file
+        except (EOFError, zlib.error) as error:
+            raise OSError(errno.EIO, f"is damaged, or still being written: {error}", str(path)) from error
+
+
 def _left_at(file: IO[bytes], place: Mapping[str, Any]) -> tuple[int, bytes]:
     """Where a file was left, 0 if the place is another's; and how it begins."""
     at, head = place.get("at", 0), file.read(_HEAD_BYTES)
-    same = os.fstat(file.fileno()).st_size >= at and _digest(head[:at]) == place.get("head")
+    same = _digest(head[:at]) == place.get("head") and file.seek(0, os.SEEK_END) >= at
     return at if same else 0, head
 
 

@@ -1,10 +1,10 @@
 """`rlstm surprisal`: what each word of texts costs, frozen and adapted, as a table for a reading study."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 import click
 
@@ -23,9 +23,7 @@ CHARACTERS_AT_ONCE: Final = 100_000  # of several texts
 Reset = Literal["item", "condition", "never"]
 Adapts = Literal["frozen", "weights", "memory", "both"]
 
-reset_option = click.option(
-    "--reset", type=click.Choice(get_args(Reset)), default="item", help="When what was learned is forgotten."
-)
+RESET: Final = "When what was learned is forgotten."
 
 
 @dataclass
@@ -140,110 +138,89 @@ def batches(given: Sequence[Item]) -> Iterator[list[Item]]:
     yield batch
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is read and how, and what is written.
+
+    Raises:
+        CommandError: options do not go together.
+    """
+
+    file: Path = inputs.argument("Text, or a table (.csv, .tsv); - is standard input.")
+    form: items.Form | None = inputs.option("What the file is, where its name does not tell.", "--from")
+    column: str | None = inputs.option("Of a table [sentence, text, or word: a word a row].")
+    mark: str | None = inputs.option("What parts regions, such as |.", "--regions")
+    by: By = inputs.option("What has a row.", default="word")
+    to: To = inputs.option("What is written.", default="csv")
+    unit: Unit | None = inputs.option("Of costs and entropies [bits].")
+    adapt: Adapts = inputs.option("What adapts: nothing, weights, a memory, or both.", default="both")
+    reset: Reset = inputs.option(RESET, default="item")
+    adapt_on: Path | None = inputs.option("A text that is learned before all.")
+    freeze: bool = inputs.option("Learn nothing after --adapt-on.", "--then-freeze", default=False)
+    kenlm: Costs | None = inputs.option("Write these costs of lines as KenLM's query does, in log10.")
+    space: Space | None = inputs.option("Of --kenlm: the word that a space counts in.")
+
+    def __post_init__(self) -> None:
+        of_tables = {
+            "--from": self.form,
+            "--column": self.column,
+            "--regions": self.mark,
+            "--by": self.by != "word",
+            "--to": self.to != "csv",
+            "--unit": self.unit not in (None, "log10"),
+        }
+        given = [name for name, is_given in of_tables.items() if is_given]
+        if self.kenlm and given:
+            raise CommandError(f"--kenlm reads lines and writes log10: {', '.join(given)} is of tables")
+        if self.space and not self.kenlm:
+            raise CommandError("--space goes with --kenlm: a table has both conventions")
+        if self.freeze and not self.adapt_on:
+            raise CommandError("--then-freeze goes with --adapt-on")
+        if "frozen" in (self.adapt, self.kenlm) and (self.adapt_on or self.kenlm == "adapted"):
+            learns = "--adapt-on and --kenlm adapted do not go with it"
+            raise CommandError(f"--adapt frozen learns nothing: {learns}")
+
+    def read(self, how: inputs.How) -> items.Read:
+        """Read the texts. Raises as `read_items`, and CommandError for what a file has not."""
+        form = "sentences" if self.kenlm else self.form
+        read = items.read_items(self.file, how, form, column=self.column, mark=self.mark)
+        if self.by == "region" and not read.items[0].regions:
+            missing = "no regions: give --regions, or a table of words with a column region"
+            raise CommandError(f"{self.file} has {missing}")
+        if self.reset == "condition" and "condition" not in read.header:
+            raise CommandError(f"{self.file} has no column condition")
+        return read
+
+    def reader(self, client: AsyncClient, unit: Unit, model: str | None, learn_first: str) -> Reader:
+        """Return what reads them."""
+        adapt = "frozen" if self.kenlm == "frozen" else self.adapt
+        return Reader(client, unit, model, adapt, self.reset, learn_first, self.freeze)
+
+
 @click.command()
-@click.argument("file", type=inputs.FILE, help="Text, or a table (.csv, .tsv); - is standard input.")
-@click.option(
-    "form",
-    "--from",
-    type=click.Choice(get_args(items.Form)),
-    help="What the file is, where its name does not tell.",
-)
-@click.option("--column", help="Of a table [sentence, text, or word: a word a row].")
-@click.option("mark", "--regions", help="What parts regions, such as |.")
-@click.option("--by", type=click.Choice(get_args(By)), default="word", help="What has a row.")
-@click.option("--to", type=click.Choice(get_args(To)), default="csv", help="What is written.")
-@click.option("--unit", type=click.Choice(get_args(Unit)), help="Of costs and entropies [bits].")
-@click.option(
-    "--adapt",
-    type=click.Choice(get_args(Adapts)),
-    default="both",
-    help="What adapts: nothing, weights, a memory, or both.",
-)
-@reset_option
-@click.option("--adapt-on", type=inputs.FILE, help="A text that is learned before all.")
-@click.option("freeze", "--then-freeze", is_flag=True, help="Learn nothing after --adapt-on.")
-@click.option(
-    "--kenlm",
-    type=click.Choice(get_args(Costs)),
-    help="Write these costs of lines as KenLM's query does, in log10.",
-)
-@click.option(
-    "--space", type=click.Choice(get_args(Space)), help="Of --kenlm: the word that a space counts in."
-)
+@inputs.given("asked", Asked)
 @service
 @inputs.how
-def surprisal(
-    service: Service,
-    how: inputs.How,
-    file: Path,
-    form: items.Form | None,
-    column: str | None,
-    mark: str | None,
-    by: By,
-    to: To,
-    unit: Unit | None,
-    adapt: Adapts,
-    reset: Reset,
-    adapt_on: Path | None,
-    freeze: bool,
-    kenlm: Costs | None,
-    space: Space | None,
-) -> None:
+def surprisal(asked: Asked, service: Service, how: inputs.How) -> None:
     """Write what each word of a text costs, frozen and adapted, as a table with a row a word.
 
     Example: rlstm surprisal --local story.txt > words.csv
     """
-    of_tables: Mapping[str, object] = {
-        "--from": form,
-        "--column": column,
-        "--regions": mark,
-        "--by": by != "word",
-        "--to": to != "csv",
-        "--unit": unit not in (None, "log10"),
-    }
-    adapt = "frozen" if kenlm == "frozen" else adapt
-    _check([name for name, given in of_tables.items() if given], kenlm, space, adapt, adapt_on, freeze)
-    learn_first = _text(adapt_on, how) if adapt_on else ""
-    read = items.read_items(file, how, "sentences" if kenlm else form, column=column, mark=mark)
-    _check_read(file, read, by, reset)
-    out = KenLM(kenlm, space or "leading") if kenlm else Table(read, by, to, unit or "bits")
+    learn_first = _text(asked.adapt_on, how) if asked.adapt_on else ""
+    read = asked.read(how)
+    out = (
+        KenLM(asked.kenlm, asked.space or "leading")
+        if asked.kenlm
+        else Table(read, asked.by, asked.to, asked.unit or "bits")
+    )
 
     async def run(client: AsyncClient) -> None:
         model = await service.named(client, USUAL)
-        async for reading in Reader(client, out.unit, model, adapt, reset, learn_first, freeze).read(
-            read.items
-        ):
+        async for reading in asked.reader(client, out.unit, model, learn_first).read(read.items):
             out.write(reading)
 
     service.run(run, USUAL)
     out.close()
-
-
-def _check(
-    of_tables: Sequence[str],
-    kenlm: Costs | None,
-    space: Space | None,
-    adapt: Adapts,
-    adapt_on: Path | None,
-    freeze: bool,
-) -> None:
-    """Refuse options that do not go together."""
-    if kenlm and of_tables:
-        raise CommandError(f"--kenlm reads lines and writes log10: {', '.join(of_tables)} is of tables")
-    if space and not kenlm:
-        raise CommandError("--space goes with --kenlm: a table has both conventions")
-    if freeze and not adapt_on:
-        raise CommandError("--then-freeze goes with --adapt-on")
-    if adapt == "frozen" and (adapt_on or kenlm == "adapted"):
-        raise CommandError("--adapt frozen learns nothing: --adapt-on and --kenlm adapted do not go with it")
-
-
-def _check_read(file: Path, read: items.Read, by: By, reset: Reset) -> None:
-    """Refuse what a file has not."""
-    if by == "region" and not read.items[0].regions:
-        raise CommandError(f"{file} has no regions: give --regions, or a table of words with a column region")
-    if reset == "condition" and "condition" not in read.header:
-        raise CommandError(f"{file} has no column condition")
 
 
 def _text(file: Path, how: inputs.How) -> str:

@@ -173,8 +173,8 @@ class Watch:
 class Alarms:
     """Where alarms go beside standard output."""
 
-    alertmanager: str | None = inputs.option(metavar="URL", help="Send alarms to this Alertmanager too.")
-    metrics: str | None = inputs.option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus here.")
+    alertmanager: str | None = inputs.option("Send alarms to this Alertmanager too.", metavar="URL")
+    metrics: str | None = inputs.option("Serve metrics for Prometheus here.", metavar="[HOST:]PORT")
 
     @asynccontextmanager
     async def told(self, watches: Sequence[Watch]) -> AsyncIterator[Tell]:
@@ -199,68 +199,76 @@ class Alarms:
             yield tell
 
 
+@dataclass(frozen=True, kw_only=True)
+class Logs:
+    """What is watched, what session learns each log, and what is said of its lines."""
+
+    logs: Sequence[Path] = inputs.argument("The logs. Without one, or -: standard input.")
+    journal: Sequence[str] = inputs.option(
+        "What `journalctl -o json` wrote, or writes into standard input; or run it.",
+        metavar="FILE|-|journalctl",
+    )
+    otlp: Sequence[str] = inputs.option("Take OTLP/HTTP logs from a collector here.", metavar="[HOST:]PORT")
+    follow: bool = inputs.option("Read on as the files grow and rotate.", "--follow", "-F", default=False)
+    name: Sequence[str] = inputs.option(
+        "Keep the session under this name, and go on with it; one for each log."
+    )
+    state: Sequence[Path] = inputs.option("With --local: keep the session in this file; one for each log.")
+    adapt: Adapt = inputs.option("What learns the log, of a new session.", default="memory")
+    threshold: float = inputs.option(
+        "The highest score, of about 1, that is no alarm.", default=THRESHOLD, type=click.FloatRange(0)
+    )
+    warm_up: int = inputs.option("Lines before the first alarm.", default=WARM_UP, type=click.IntRange(2))
+    every: bool = inputs.option("Write every line, not only alarms.", "--all", default=False)
+
+    def watches(self, service: Service, how: inputs.How) -> list["Watch"]:
+        """Open what is to be watched, each with its session.
+
+        Raises:
+            CommandError: there is none, or one twice, or not as many sessions. Raises as `Kept`.
+        """
+        sources = self._sources(how)
+        sessions = self._sessions(len(sources), service)
+        pairs = zip(sources, sessions, strict=True)
+        return [Watch(log, Judge(self.threshold, self.warm_up), kept) for log, kept in pairs]
+
+    def _sources(self, how: inputs.How) -> list[Source]:
+        """Logs, then journals, then what collectors send; or standard input."""
+        places, logs = [*map(str, self.logs), *self.journal], self.logs
+        if not places and not self.otlp:
+            if inputs.nothing_piped():
+                raise CommandError("give a log, or pipe one in")
+            logs = [Path("-")]
+        if len({*places}) < len(places):
+            raise CommandError("give each log once")
+        follow = self.follow
+        return [
+            *(StandardInput(how) if str(log) == "-" else File(log, follow=follow, how=how) for log in logs),
+            *(Journal(place, follow=follow) for place in self.journal),
+            *(Collector(_address("--otlp", given)) for given in self.otlp),
+        ]
+
+    def _sessions(self, count: int, service: Service) -> list[Kept]:
+        for option, given in (("--name", self.name), ("--state", self.state)):
+            if given and (len(given) != count or len({*given}) < count):
+                raise CommandError(f"give as many different {option} as logs: {count}, not {len(given)}")
+        kept_by = (
+            zip_longest(self.name, self.state) if self.name or self.state else repeat((None, None), count)
+        )
+        return [Kept(name=name, state=state, adapt=self.adapt, **vars(service)) for name, state in kept_by]
+
+
 @click.command()
-@click.argument("logs", type=inputs.FILE, nargs=-1, help="The logs. Without one, or -: standard input.")
-@click.option(
-    "--journal",
-    multiple=True,
-    metavar="FILE|-|journalctl",
-    help="What `journalctl -o json` wrote, or writes into standard input; or run it.",
-)
-@click.option(
-    "--otlp", multiple=True, metavar="[HOST:]PORT", help="Take OTLP/HTTP logs from a collector here."
-)
-@click.option("--follow", "-F", is_flag=True, help="Read on as the files grow and rotate.")
-@click.option(
-    "--name", multiple=True, help="Keep the session under this name, and go on with it; one for each log."
-)
-@click.option(
-    "--state",
-    multiple=True,
-    type=inputs.FILE,
-    help="With --local: keep the session in this file; one for each log.",
-)
-@click.option(
-    "--adapt",
-    type=click.Choice(get_args(Adapt)),
-    default="memory",
-    help="What learns the log, of a new session.",
-)
-@click.option(
-    "--threshold",
-    type=click.FloatRange(0),
-    default=THRESHOLD,
-    help="The highest score, of about 1, that is no alarm.",
-)
-@click.option("--warm-up", type=click.IntRange(2), default=WARM_UP, help="Lines before the first alarm.")
-@click.option("every", "--all", is_flag=True, help="Write every line, not only alarms.")
+@inputs.given("logs", Logs)
 @service
 @inputs.given("how", inputs.How, invalid="replace")
 @inputs.given("alarms", Alarms)
-def watch(
-    service: Service,
-    how: inputs.How,
-    alarms: Alarms,
-    logs: Sequence[Path],
-    journal: Sequence[str],
-    otlp: Sequence[str],
-    follow: bool,
-    name: Sequence[str],
-    state: Sequence[Path],
-    adapt: Adapt,
-    threshold: float,
-    warm_up: int,
-    every: bool,
-) -> None:
+def watch(logs: Logs, service: Service, how: inputs.How, alarms: Alarms) -> None:
     """Write the strange lines of a log as JSON; what is usual is learned as it is read.
 
     Example: tail -F app.log | rlstm watch --name app >> alarms.jsonl
     """
-    sources = _sources(logs, journal, otlp, follow, how)
-    sessions = _sessions(len(sources), service, adapt, name, state)
-    watches = [
-        Watch(log, Judge(threshold, warm_up), kept) for log, kept in zip(sources, sessions, strict=True)
-    ]
+    watches = logs.watches(service, how)
 
     async def run(client: AsyncClient) -> None:
         async with AsyncExitStack() as stack:
@@ -271,7 +279,7 @@ def watch(
                 await stack.enter_async_context(lasting)
             for one in watches:
                 await stack.enter_async_context(one.opened(client, lasting))
-            await _together(one.run(tell, every=every) for one in watches)
+            await _together(one.run(tell, every=logs.every) for one in watches)
 
     with _sigterm_as_sigint():
         service.run(run)
@@ -285,35 +293,6 @@ def _sigterm_as_sigint() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _sources(
-    logs: Sequence[Path], journals: Sequence[str], otlp: Sequence[str], follow: bool, how: inputs.How
-) -> list[Source]:
-    """Open what is to be watched: logs, then journals, then what collectors send; or standard input."""
-    places = [*map(str, logs), *journals]
-    if not places and not otlp:
-        if inputs.nothing_piped():
-            raise CommandError("give a log, or pipe one in")
-        logs = [Path("-")]
-    if len({*places}) < len(places):
-        raise CommandError("give each log once")
-    return [
-        *(StandardInput(how) if str(path) == "-" else File(path, follow=follow, how=how) for path in logs),
-        *(Journal(place, follow=follow) for place in journals),
-        *(Collector(_address("--otlp", given)) for given in otlp),
-    ]
-
-
-def _sessions(
-    count: int, service: Service, adapt: Adapt, names: Sequence[str], states: Sequence[Path]
-) -> list[Kept]:
-    """The session of each log. Raises as `Kept`."""
-    for option, given in (("--name", names), ("--state", states)):
-        if given and (len(given) != count or len({*given}) < count):
-            raise CommandError(f"give as many different {option} as logs: {count}, not {len(given)}")
-    kept_by = zip_longest(names, states) if names or states else repeat((None, None), count)
-    return [Kept(name=name, state=state, adapt=adapt, **vars(service)) for name, state in kept_by]
 
 
 def _address(option: str, given: str) -> tuple[str, int]:

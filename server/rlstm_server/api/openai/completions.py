@@ -11,7 +11,6 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
@@ -27,7 +26,7 @@ from rlstm_server.api.generate import TOKEN_NUMBERS, Texts, frame, open_stream, 
 from rlstm_server.api.openai.models import ModelPath, NamedModel, call_of, encode, resolve
 from rlstm_server.api.openai.schemas import CompletionIn, CompletionOut, Documented, Lenient, envelopes
 from rlstm_server.caller import Call
-from rlstm_server.errors import InternalError, InvalidField, ServerError, TooLarge
+from rlstm_server.errors import InvalidField, ServerError, TooLarge
 from rlstm_server.schemas.generation import (
     CompletionEvent,
     CompletionRequest,
@@ -108,6 +107,7 @@ def _request(body: CompletionIn, named: NamedModel, call: Call) -> CompletionReq
         top=body.top,
         adaptation=named.adaptation,
         store=bool(body.store),
+        stream=bool(body.stream),
     )
 
 
@@ -389,12 +389,9 @@ async def logprob(model_id: ModelPath, body: LogprobIn, context: ContextDep) -> 
         top=1,
         adaptation=named.adaptation,
     )
-    async with aclosing(context.engine.complete(request)) as events:
-        async for event in events:
-            if isinstance(event, PromptEvent):
-                build = partial(_sum_fields, event, len(continuation))
-                return await respond(build, tokens=len(ids), headers=body.warning)
-    raise InternalError("the prompt was never read")
+    prompt = (await take_in(context.engine.complete(request), 1)).prompts[0]
+    build = partial(_sum_fields, prompt, len(continuation))
+    return await respond(build, tokens=len(ids), headers=body.warning)
 
 
 def _sum_fields(prompt: PromptEvent, count: int) -> dict[str, Any]:

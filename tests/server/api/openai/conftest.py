@@ -1,17 +1,12 @@
 """A client of the OpenAI-compatible face, and the model behind it for brute force."""
 
 import json
-import math
 
-import httpx
 import pytest
 import pytest_asyncio
 
 from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.checkpoint import load
-from rlstm_server.app import create_app
-from rlstm_server.settings import Settings
-from rlstm_server.store.memory_store import MemoryStore
 
 BOS = 10
 
@@ -48,15 +43,9 @@ class Face:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client(tiny_checkpoint):
+async def client(serve):
     """A client of a server with default settings: one for a module, since no completion leaves a trace."""
-    app = create_app(Settings(model=str(tiny_checkpoint)), store=MemoryStore())
-    transport = httpx.ASGITransport(app)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
-    ):
-        client.app = app
+    async with serve() as client:
         yield client
 
 
@@ -86,17 +75,3 @@ def brute_force(tiny_checkpoint):
         return found.logprobs.tolist()
 
     return scores
-
-
-@pytest.fixture(scope="session")
-def finite():
-    """Whether every number of a JSON value is finite and no logarithm is above 0."""
-
-    def holds(value):
-        if isinstance(value, dict):
-            return all(map(holds, value.values()))
-        if isinstance(value, list):
-            return all(map(holds, value))
-        return not isinstance(value, float) or (math.isfinite(value) and -9999 <= value <= 0)
-
-    return holds

@@ -76,10 +76,11 @@ async def test_what_fails_later_is_an_error_and_then_the_end(face, monkeypatch, 
     complete = engine.complete
 
     async def breaking(request):
-        async for event in complete(request):
-            if getattr(event, "index", 0) == 3:
-                raise error
-            yield event
+        async for events in complete(request):
+            for event in events:
+                if getattr(event, "index", 0) == 3:
+                    raise error
+                yield [event]
 
     monkeypatch.setattr(engine, "complete", breaking)
     *chunks, last = await face.chunks(prompt="ab", max_tokens=10)

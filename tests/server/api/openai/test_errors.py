@@ -48,7 +48,8 @@ FIELDS = [
     ({"stop": [""]}, "stop"),
     ({"stop": ["x"] * 100_000}, "stop"),
     ({"stop": "x" * 10_000}, "stop"),
-    ({"best_of": 2, "n": 1}, "best_of"),
+    ({"best_of": 2, "n": 1}, "best_of: choosing among more texts than n is not built"),
+    ({"best_of": 1, "n": 2}, "best_of: has to be n, 2, or more: the best n of them are answered"),
     ({"suffix": CANARY}, "suffix"),
     ({"presence_penalty": 0.5}, "presence_penalty"),
     ({"frequency_penalty": -1}, "frequency_penalty"),
@@ -58,33 +59,14 @@ FIELDS = [
 
 async def test_a_wrong_field_is_400_and_named(client, refused):
     """Of whatever kind, streamed or not: nothing is sent before it is known to be right."""
-    for change, param in FIELDS:
+    for change, said in FIELDS:
         for stream in (False, True):
             body = {**GOOD, "stream": stream, **change}
             error = refused(await client.post("/v1/completions", json=body), 400)
             assert error["type"] == "invalid_request_error"
-            assert error["param"] == param, change
-            assert error["message"].startswith(param), change
+            assert error["param"] == said.split(":")[0], change
+            assert error["message"].startswith(said), change
     assert (await client.post("/v1/completions", json=GOOD)).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"stop": ""}, "stop[0]: String should have at least 1 character"),
-        ({"stop": ["a", ""]}, "stop[1]: String should have at least 1 character"),
-        ({"stop": 7}, "stop: Input should be a valid list"),
-        ({"stop": ["a"] * 17}, "stop: List should have at most 16 items after validation, not 17"),
-        ({"n": 2, "best_of": 1}, "best_of: has to be n, 2, or more: the best n of them are answered"),
-        ({"n": 2, "best_of": 3}, "best_of: choosing among more texts than n is not built"),
-    ],
-)
-async def test_a_sentence_says_what_is_wrong(client, refused, change, said):
-    """Not the names of types, nor of what else might have been given."""
-    assert refused(await client.post("/v1/completions", json=GOOD | change), 400)["message"] == said
-    if "stop" in change:
-        answer = await client.post("/generate", json={"prompt": "a"} | change)
-        assert (answer.status_code, answer.json()["detail"]) == (422, said)
 
 
 @pytest.mark.parametrize(

@@ -17,19 +17,6 @@ async def test_models_are_listed_and_described(client):
         assert model["created"] > 1_600_000_000
 
 
-async def test_a_model_that_cannot_learn_has_one_name(serve, tiny_checkpoint, tmp_path):
-    """Without a calibration there is nothing to adapt with."""
-    path = tmp_path / "tiny"
-    path.mkdir()
-    for file in tiny_checkpoint.iterdir():
-        if file.name != "adaptation.safetensors":
-            (path / file.name).write_bytes(file.read_bytes())
-    async with serve(model=str(path)) as client:
-        assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["tiny"]
-        body = {"model": "tiny:adapt", "prompt": "a"}
-        assert (await client.post("/v1/completions", json=body)).status_code == 404
-
-
 @pytest.mark.parametrize("text", ["", "a", "double  spaces", "é🙂\n\t", "x" * 5_000])
 async def test_a_text_comes_back_from_its_ids(client, text):
     """And nothing in it is taken for anything special."""
@@ -39,26 +26,6 @@ async def test_a_text_comes_back_from_its_ids(client, text):
     assert again.json() == {"prompt": text}
     special = {"prompt": text, "add_special_tokens": True, "model": "tiny"}
     assert (await client.post("/tokenize", json=special)).json()["tokens"] == [10, *text.encode()]
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "status"),
-    [
-        ("/detokenize", {"tokens": [0xC3]}, 422),
-        ("/detokenize", {"tokens": [256]}, 400),
-        ("/detokenize", {"tokens": [True]}, 422),
-        ("/detokenize", {}, 422),
-        ("/tokenize", {}, 422),
-        ("/tokenize", {"prompt": ["a"]}, 422),
-        ("/tokenize", {"prompt": "a", "model": "other"}, 404),
-        ("/tokenize", {"prompt": "a", "unheard": 1}, 422),
-    ],
-)
-async def test_what_has_no_tokens_or_no_text_is_refused(client, path, body, status):
-    """Ids that are no whole text would come back as others: a problem document, not a wrong text."""
-    answer = await client.post(path, json=body)
-    assert answer.status_code == status
-    assert answer.headers["content-type"] == "application/problem+json"
 
 
 async def test_the_vocabulary_is_described(client):
