@@ -90,7 +90,9 @@ def test_an_append_is_never_sent_with_a_new_key(session: Any, network: Any, faul
     assert (answer.replayed, len(answer.logprobs)) == (fault == "answer", 3)
 
 
-@pytest.mark.parametrize("verb", ["create", "fork", "snapshot", "restore", "update", "import_session"])
+@pytest.mark.parametrize(
+    "verb", ["create", "fork", "snapshot", "restore", "update", "reset", "import_session"]
+)
 def test_a_lost_answer_is_asked_for_again_with_the_same_key(client: Any, network: Any, verb: str) -> None:
     """The repetition is word for word the same, so that it takes effect once."""
     session, file = client.sessions.create(), io.BytesIO()
@@ -103,6 +105,7 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_key(client: Any, network
         "snapshot": lambda: session.snapshot("there"),
         "restore": lambda: session.restore("here"),
         "update": lambda: session.update(ttl_seconds=9),
+        "reset": session.reset,
         "import_session": lambda: client.sessions.import_session(file),
     }
     made = len(list(client.sessions.list()))

@@ -1,17 +1,17 @@
 """The shipped nginx configuration in a real nginx: as it is, but for addresses and folders."""
 
-import asyncio
 import os
 import re
 import shutil
+import socket
+import subprocess
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.servers import free_ports
+from tests.servers import Process, free_ports, until
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "proxy"
 FOLDERS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-START_SECONDS = 10
 
 
 def binary():
@@ -20,7 +20,7 @@ def binary():
     return None if found is None else Path(found)
 
 
-class Nginx:
+class Nginx(Process):
     """One nginx in front of `replicas` (host:port), in a folder of its own."""
 
     def __init__(self, folder, replicas):
@@ -30,6 +30,7 @@ class Nginx:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "rlstm.conf").write_text(self._site())
         (folder / "nginx.conf").write_text(self._main())
+        super().__init__([binary(), "-p", folder, "-c", folder / "nginx.conf"], folder / "said")
 
     def _site(self):
         """The shipped file with other addresses; each is replaced once."""
@@ -58,29 +59,20 @@ http {{
 }}
 """
 
-    async def check(self):
+    def tested(self):
         """Give what `nginx -t` says."""
-        process = await self._run("-t")
-        _, errors = await process.communicate()
-        return process.returncode, errors.decode()
+        done = subprocess.run([*self.command, "-t"], capture_output=True, text=True)
+        return done.returncode, done.stderr
 
-    async def start(self):
+    def start(self):
         """Start it and wait until it listens."""
-        self._process = await self._run()
-        for _ in range(START_SECONDS * 100):
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", self.port)
-            except OSError:
-                await asyncio.sleep(0.01)
-                continue
-            writer.close()
-            return
-        raise AssertionError((self._folder / "error.log").read_text())
+        super().start()
+        until(lambda: self.check() and self._listens())
+        return self
 
-    async def close(self):
-        """End it."""
-        self._process.terminate()
-        await self._process.communicate()
+    def _listens(self):
+        with socket.create_connection(("127.0.0.1", self.port)):
+            return True
 
     def served(self):
         """Each request so far as (method, path, status, addresses that were asked)."""
@@ -88,20 +80,12 @@ http {{
         parts = [re.fullmatch(r"(\S+) (\S+) (\d+) (.*)", line).groups() for line in lines]
         return [(method, path, int(status), asked.split(", ")) for method, path, status, asked in parts]
 
-    async def _run(self, *arguments):
-        return await asyncio.create_subprocess_exec(
-            str(binary()),
-            *("-p", str(self._folder), "-c", str(self._folder / "nginx.conf"), *arguments),
-            stderr=asyncio.subprocess.PIPE,
-        )
-
 
 @asynccontextmanager
 async def running(folder, replicas):
     """Give a running nginx."""
     nginx = Nginx(folder, replicas)
-    await nginx.start()
     try:
-        yield nginx
+        yield nginx.start()
     finally:
-        await nginx.close()
+        nginx.end()

@@ -82,10 +82,8 @@ class Stack:
             until(lambda ready=ready: httpx.get(ready, trust_env=False).is_success, self.servers[name])
         front = proxy.Nginx(self.folder / "nginx", list(self.addresses.values()))
         self.url = front.url
-        home = self.folder / "nginx"
-        nginx = self._process("nginx", [proxy.binary(), "-p", home, "-c", home / "nginx.conf"])
-        self._run(stack, nginx)
-        until(lambda: httpx.get(f"{self.url}/health/ready", trust_env=False).is_success, nginx)
+        self._run(stack, front)
+        until(lambda: httpx.get(f"{self.url}/health/ready", trust_env=False).is_success, front)
         self._run(stack, self._ours("probe", *self._command("probe")))
         self.prometheus = f"http://127.0.0.1:{self.prometheus_port}"
         until(

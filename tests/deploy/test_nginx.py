@@ -177,7 +177,7 @@ def behind(nginx, tmp_path):
 async def test_the_configuration_is_without_fault(behind):
     """`nginx -t` has nothing to say against it."""
     async with behind(None, None) as (front, _):
-        code, words = await front.check()
+        code, words = front.tested()
     assert code == 0
     assert "warn" not in words
 

@@ -18,6 +18,16 @@ from rlstm_server.store.memory_store import MemoryStore
 from .documented import checks
 
 
+class Client(httpx.AsyncClient):
+    """A client of an application in this process, `app`."""
+
+    async def ask(self, status, method, path, body=None, **options):
+        """Ask for what is answered with this status, and give what that says."""
+        answer = await self.request(method, path, json=body, **options)
+        assert answer.status_code == status, answer.text
+        return answer.json() if answer.content else None
+
+
 @pytest.fixture(scope="session")
 def serve(tiny_checkpoint):
     """Give what runs an application and makes a client of it, to be entered with `async with`."""
@@ -32,7 +42,7 @@ def serve(tiny_checkpoint):
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client,
+            Client(transport=transport, base_url="http://localhost", headers=headers) as client,
         ):
             client.app = app
             client.event_hooks = {"response": [checks(app)]}

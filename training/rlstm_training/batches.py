@@ -142,8 +142,6 @@ class _Head:
 def _heads(
     sources: Sequence[tuple[Ids, int]], batching: Batching, jitter: int, eos_id: int | None, seed: int
 ) -> list[_Head]:
-    if batching == "contiguous" and jitter:
-        raise ValueError("jitter_lines: contiguous rows have no jitter, only read heads do")
     heads: list[_Head] = []
     for ids, rows in sources:
         # One piece a row and an end, in order: their lengths differ by one at most.

@@ -10,10 +10,8 @@ OCTETS = {"content-type": "application/octet-stream"}
 TEXT = "It was the best of times, it was the worst of times. "
 
 
-async def created(client, status=201, **adaptation):
-    answer = await client.post("/sessions", json={"adaptation": adaptation})
-    assert answer.status_code == status, answer.text
-    return answer.json()
+async def created(client, **adaptation):
+    return await client.ask(201, "POST", "/sessions", {"adaptation": adaptation})
 
 
 async def test_a_session_that_asks_for_nothing_is_told_what_it_gets(client):

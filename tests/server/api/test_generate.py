@@ -31,16 +31,10 @@ async def post(client, path, *, headers=None, **body):
     return parsed(answer.text)
 
 
-async def generate(client, **body):
-    answer = await client.post("/generate", json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
 async def test_a_stream_says_what_the_document_says(client):
     """Same ids, text, log-probabilities and usage, as the seed is; one end a choice; a drawn seed is told."""
     body = {"prompt": "the é", "max_tokens": 24, "n": 2, "seed": 3}
-    whole = await generate(client, **body)
+    whole = await client.ask(200, "POST", "/generate", body)
     answer = await client.post("/generate", json=body | {"stream": True})
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["x-accel-buffering"] == "no"
@@ -50,8 +44,10 @@ async def test_a_stream_says_what_the_document_says(client):
         assert [data["id"] for data in tokens] == choice["ids"]
         assert "".join(data["text"] for data in tokens) == choice["text"]
         assert [data["logprob"] for data in tokens] == choice["logprobs"]
-    drawn = await generate(client, prompt="the ", max_tokens=20)
-    again = await generate(client, prompt="the ", max_tokens=20, seed=drawn["seed"])
+    drawn = await client.ask(200, "POST", "/generate", {"prompt": "the ", "max_tokens": 20})
+    again = await client.ask(
+        200, "POST", "/generate", {"prompt": "the ", "max_tokens": 20, "seed": drawn["seed"]}
+    )
     assert drawn["ids"] == again["ids"]
     ends = [data for name, data in found if name == "end"]
     assert [end["finish_reason"] for end in ends] == ["length", "length"]

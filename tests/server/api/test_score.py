@@ -11,14 +11,8 @@ from rlstm_server.schemas.text import Columns
 TEXT = "The cat sat on the mat, é🙂 and slept."
 
 
-async def score(client, **body):
-    answer = await client.post("/score", json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
 async def one(client, **body):
-    (item,) = (await score(client, **body))["items"]
+    (item,) = (await client.ask(200, "POST", "/score", body))["items"]
     return item
 
 
@@ -68,7 +62,8 @@ async def test_a_text_its_ids_and_the_short_form_score_alike(client):
 async def test_the_unit_applies_to_every_logarithm(client, unit, factor):
     """Columns, words, alternatives, totals and gain; not to ratios."""
     nats = await one(client, text=TEXT, adapt=True, words=True, top=2)
-    answer = await score(client, text=TEXT, adapt=True, words=True, top=2, unit=unit)
+    body = {"text": TEXT, "adapt": True, "words": True, "top": 2, "unit": unit}
+    answer = await client.ask(200, "POST", "/score", body)
     (item,) = answer["items"]
     assert answer["unit"] == unit
     for name in ("logprobs", "static_logprobs", "entropies"):

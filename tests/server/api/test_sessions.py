@@ -33,22 +33,16 @@ async def session(client):
     return f"/sessions/{made['id']}"
 
 
-async def ask(client, status, method, path, body=None, **options):
-    answer = await client.request(method, path, json=body, **options)
-    assert answer.status_code == status, answer.text
-    return answer.json() if answer.content else None
-
-
 async def append(client, session, status=200, headers=None, **body):
-    return await ask(client, status, "POST", f"{session}/append", {"text": TEXT} | body, headers=headers)
+    return await client.ask(status, "POST", f"{session}/append", {"text": TEXT} | body, headers=headers)
 
 
 async def info(client, session):
-    return await ask(client, 200, "GET", session)
+    return await client.ask(200, "GET", session)
 
 
 async def probe(client, session):
-    return (await ask(client, 200, "POST", f"{session}/score", PROBE))["candidates"][0]["logprob"]
+    return (await client.ask(200, "POST", f"{session}/score", PROBE))["candidates"][0]["logprob"]
 
 
 def slug(answer):
@@ -60,7 +54,7 @@ def slug(answer):
 
 async def test_a_session_learns_from_its_stream(client):
     """Scores come first, updates after; versions and positions count; the gain adds up, in bits."""
-    made = await ask(client, 201, "POST", "/sessions", {"text": TEXT, "scores": "totals", "unit": "bits"})
+    made = await client.ask(201, "POST", "/sessions", {"text": TEXT, "scores": "totals", "unit": "bits"})
     session = f"/sessions/{made['id']}"
     answers = [made["append"], *[await append(client, session, unit="bits") for _ in range(3)]]
     assert [answer["version"] for answer in answers] == [1, 2, 3, 4]
@@ -85,7 +79,7 @@ async def test_candidates_are_ranked_by_their_mix(client, session):
     """Score = lm * logprob + length * tokens + given * given in the answer's unit, in the order given."""
     candidates = [{"id": "a", "text": "12 monkeys", "given": 3.0}, {"text": "cat"}]
     body = {"candidates": candidates, "weights": {"lm": 0.5, "length": 0.25, "given": 2.0}, "unit": "bits"}
-    first, second = (await ask(client, 200, "POST", f"{session}/score", body))["candidates"]
+    first, second = (await client.ask(200, "POST", f"{session}/score", body))["candidates"]
     assert (first["id"], second["id"]) == ("a", "1")
     assert first["score"] == pytest.approx(0.5 * first["logprob"] + 0.25 * 10 + 2 * 3.0)
     assert second["static_score"] == pytest.approx(0.5 * second["static_logprob"] + 0.25 * 3)
@@ -100,32 +94,32 @@ async def test_candidates_are_ranked_by_their_mix(client, session):
 async def test_numbers_in_metadata_keep_all_their_digits(client):
     """Of 64 bits, in their own types; all of it together is bounded."""
     notes = {"most": 2**63 - 1, "least": -(2**63), "odd": 2**53 + 1, "float": 0.1, "yes": True, "none": None}
-    made = await ask(client, 201, "POST", "/sessions", {"metadata": notes})
+    made = await client.ask(201, "POST", "/sessions", {"metadata": notes})
     found = (await info(client, f"/sessions/{made['id']}"))["metadata"]
     assert found == notes
     assert {name: type(value) for name, value in found.items()} == {n: type(v) for n, v in notes.items()}
     long = {"metadata": {f"k{n}": "é" * 512 for n in range(17)}}
-    assert (await ask(client, 413, "PATCH", f"/sessions/{made['id']}", long))["limit"] == 16_384
+    assert (await client.ask(413, "PATCH", f"/sessions/{made['id']}", long))["limit"] == 16_384
 
 
 async def test_sessions_are_listed_in_pages_and_found_by_name(client):
     """Each once; one that has ended has no name."""
-    made = [(await ask(client, 201, "POST", "/sessions", {"name": f"n{n}"}))["id"] for n in range(5)]
+    made = [(await client.ask(201, "POST", "/sessions", {"name": f"n{n}"}))["id"] for n in range(5)]
     listed, page = [], {"cursor": None}
     for _ in range(3):
         params = {"limit": 2} | ({"cursor": page["cursor"]} if page["cursor"] else {})
-        page = await ask(client, 200, "GET", "/sessions", params=params)
+        page = await client.ask(200, "GET", "/sessions", params=params)
         listed += page["sessions"]
     assert page["cursor"] is None
     assert [session["id"] for session in listed] == made
-    found = await ask(client, 200, "GET", "/sessions", params={"name": "n3"})
+    found = await client.ask(200, "GET", "/sessions", params={"name": "n3"})
     assert found == {"sessions": [listed[3]], "cursor": None}
-    assert slug(await ask(client, 409, "POST", "/sessions", {"name": "n3"})) == "session_exists"
-    await ask(client, 204, "DELETE", f"/sessions/{made[3]}")
+    assert slug(await client.ask(409, "POST", "/sessions", {"name": "n3"})) == "session_exists"
+    await client.ask(204, "DELETE", f"/sessions/{made[3]}")
     for params in ({"name": "n3"}, {"name": "nobody"}):
-        assert (await ask(client, 200, "GET", "/sessions", params=params))["sessions"] == []
+        assert (await client.ask(200, "GET", "/sessions", params=params))["sessions"] == []
     for params in ({"name": "no name"}, {"name": "n1", "cursor": "abc"}):
-        await ask(client, 422, "GET", "/sessions", params=params)
+        await client.ask(422, "GET", "/sessions", params=params)
 
 
 # ---- versions and keys -------------------------------------------------------------------------------------
@@ -136,13 +130,13 @@ async def test_a_repeat_with_the_same_key_is_the_same_change(client, session, me
     """It takes effect once; the second answer says so and repeats the first; another body is refused."""
     key = {"idempotency-key": "k-1"}
     status = 201 if path in ("/snapshots", "/fork") else 200
-    first = await ask(client, status, method, session + path, body, headers=key)
+    first = await client.ask(status, method, session + path, body, headers=key)
     between = await append(client, session)
-    again = await ask(client, status, method, session + path, body, headers=key)
+    again = await client.ask(status, method, session + path, body, headers=key)
     assert (first["replayed"], again["replayed"]) == (False, True)
     assert again | {"replayed": False, "expires_at": 0} == first | {"expires_at": 0}
     assert (await info(client, session))["version"] == between["version"]
-    refused = await ask(client, 422, method, session + path, other, headers=key)
+    refused = await client.ask(422, method, session + path, other, headers=key)
     assert slug(refused) == "idempotency_mismatch"
 
 
@@ -161,9 +155,9 @@ async def test_a_change_insists_on_a_version_where_asked(client, session, method
 async def test_reads_refuse_an_older_version(client, session):
     """412 below `min_version`, on every read of a session."""
     for path in ("", "/snapshots", "/export"):
-        assert (await ask(client, 412, "GET", session + path, params={"min_version": 2}))["version"] == 1
+        assert (await client.ask(412, "GET", session + path, params={"min_version": 2}))["version"] == 1
     for path, body in (("/score", PROBE), ("/generate", {}), ("/fork", {})):
-        await ask(client, 412, "POST", session + path, body | {"min_version": 2})
+        await client.ask(412, "POST", session + path, body | {"min_version": 2})
 
 
 async def test_a_repeated_create_makes_one_session(client):
@@ -173,7 +167,7 @@ async def test_a_repeated_create_makes_one_session(client):
     first, again = (answer.json() for answer in answers)
     assert again == first | {"replayed": True}
     assert answers[0].headers["etag"] == '"0"'
-    assert len((await ask(client, 200, "GET", "/sessions"))["sessions"]) == 1
+    assert len((await client.ask(200, "GET", "/sessions"))["sessions"]) == 1
 
 
 async def test_where_a_session_is_is_told_from_where_it_was_asked_for(client):
@@ -194,23 +188,23 @@ async def test_a_session_that_has_ended_is_gone_everywhere(serve):
     now = [1_000_000]
     async with serve(store=MemoryStore(clock_ms=lambda: now[0])) as client:
         for reason in ("session_expired", "session_deleted"):
-            made = await ask(client, 201, "POST", "/sessions", {"ttl_seconds": 60, "name": "mine"})
+            made = await client.ask(201, "POST", "/sessions", {"ttl_seconds": 60, "name": "mine"})
             session = f"/sessions/{made['id']}"
             now[0] = int(made["expires_at"] * 1000) - 1
-            touched = await ask(client, 200, "PATCH", session, {"ttl_seconds": 2})
+            touched = await client.ask(200, "PATCH", session, {"ttl_seconds": 2})
             assert touched["expires_at"] * 1000 == now[0] + 2_000
             if reason == "session_expired":
                 now[0] += 2_000
-                await ask(client, 410, "DELETE", session)
+                await client.ask(410, "DELETE", session)
             else:
                 for _ in range(2):
-                    await ask(client, 204, "DELETE", session)
+                    await client.ask(204, "DELETE", session)
             asked = [(method, path, body) for method, path, body, _ in (*CHANGES, *COPIES)]
             asked += [("POST", "/score", PROBE), ("GET", "", None), ("GET", "/snapshots", None)]
             for method, path, body in [*asked, ("GET", "/export", None)]:
-                assert slug(await ask(client, 410, method, session + path, body)) == reason
+                assert slug(await client.ask(410, method, session + path, body)) == reason
         for method, path, body in asked:
-            assert slug(await ask(client, 404, method, f"/sessions/{UNKNOWN}{path}", body)) == "not_found"
+            assert slug(await client.ask(404, method, f"/sessions/{UNKNOWN}{path}", body)) == "not_found"
 
 
 # ---- settings, snapshots, forks and files ------------------------------------------------------------------
@@ -219,35 +213,35 @@ async def test_a_session_that_has_ended_is_gone_everywhere(serve):
 async def test_an_update_changes_what_it_names(client, session):
     """Learning that is off keeps every append from learning, and kept text too."""
     before = await info(client, session)
-    after = await ask(client, 200, "PATCH", session, {"learning": False, "metadata": {"a": 1}})
+    after = await client.ask(200, "PATCH", session, {"learning": False, "metadata": {"a": 1}})
     assert (after["version"], after["learning"], after["metadata"]) == (2, False, {"a": 1})
     assert (after["name"], after["totals"]) == (before["name"], before["totals"])
     assert not (await append(client, session))["learn"]
     body = {"max_tokens": 20, "commit": True, "learn_from_output": True}
-    await ask(client, 200, "POST", f"{session}/generate", body)
+    await client.ask(200, "POST", f"{session}/generate", body)
     assert (await info(client, session))["totals"]["updates"] <= before["totals"][
         "updates"
     ] + 1  # what waited
-    await ask(client, 200, "PATCH", session, {"learning": True})
+    await client.ask(200, "PATCH", session, {"learning": True})
     assert (await append(client, session))["updates"] > 0
     for body in ({"learning": None, "ttl_seconds": 0}, {"learning": 1}, {"name": "x"}, {"metadata": []}):
-        await ask(client, 422, "PATCH", session, body)
+        await client.ask(422, "PATCH", session, body)
 
 
 async def test_a_name_stands_for_one_version(client, session):
     """Listed by version; 409 where another version has it; dropped twice without harm; never a path."""
     await append(client, session)
-    taken = await ask(client, 409, "POST", f"{session}/snapshots", {"name": "first"})
+    taken = await client.ask(409, "POST", f"{session}/snapshots", {"name": "first"})
     assert slug(taken) == "snapshot_exists"
-    await ask(client, 201, "POST", f"{session}/snapshots", {"name": "second"})
+    await client.ask(201, "POST", f"{session}/snapshots", {"name": "second"})
     for _ in range(2):
-        await ask(client, 204, "DELETE", f"{session}/snapshots/other")
-    listed = (await ask(client, 200, "GET", f"{session}/snapshots"))["snapshots"]
+        await client.ask(204, "DELETE", f"{session}/snapshots/other")
+    listed = (await client.ask(200, "GET", f"{session}/snapshots"))["snapshots"]
     assert [(one["name"], one["version"]) for one in listed] == [("first", 1), ("second", 2)]
     for name in ("", "a b", "../x", "x" * 65, "a\0"):
-        assert (await ask(client, 422, "POST", f"{session}/snapshots", {"name": name}))["field"] == "name"
+        assert (await client.ask(422, "POST", f"{session}/snapshots", {"name": name}))["field"] == "name"
     for name in ("a%20b", "..%2fx", "x" * 65):
-        await ask(client, 404, "DELETE", f"{session}/snapshots/{name}")
+        await client.ask(404, "DELETE", f"{session}/snapshots/{name}")
 
 
 async def test_an_exported_session_comes_back_as_it_was(client, session):
@@ -265,7 +259,7 @@ async def test_an_exported_session_comes_back_as_it_was(client, session):
     for wrong in (data[:-1], data + b"x", data[8:], b"x" * 500, b""):
         refused = await client.post("/sessions/import", content=wrong, headers=OCTETS)
         assert (refused.status_code, slug(refused.json())) == (422, "import_rejected")
-    assert slug(await ask(client, 415, "POST", "/sessions/import", {})) == "unsupported_media_type"
+    assert slug(await client.ask(415, "POST", "/sessions/import", {})) == "unsupported_media_type"
 
 
 async def test_an_import_has_a_limit_and_a_scope_of_its_own(serve, key_file):
@@ -289,13 +283,13 @@ LONGEST = "\0" * 65_536
 @pytest.fixture
 async def noted(client):
     """A session that has read a text, with a note."""
-    session = f"/sessions/{(await ask(client, 201, 'POST', '/sessions', {}))['id']}"
+    session = f"/sessions/{(await client.ask(201, 'POST', '/sessions', {}))['id']}"
     await append(client, session, note=NOTE)
     return session
 
 
 async def note(client, session):
-    return await ask(client, 200, "GET", f"{session}/note")
+    return await client.ask(200, "GET", f"{session}/note")
 
 
 async def test_a_note_stays_until_there_is_another(client, noted):
@@ -305,19 +299,19 @@ async def test_a_note_stays_until_there_is_another(client, noted):
     assert await note(client, noted) == {"version": 2, "note": NOTE}
     await append(client, noted, note="")
     assert await note(client, noted) == {"version": 3, "note": ""}
-    await ask(client, 412, "GET", f"{noted}/note", params={"min_version": 4})
+    await client.ask(412, "GET", f"{noted}/note", params={"min_version": 4})
 
 
 async def test_a_note_alone(client, noted):
     """It can change without a text: nothing else does."""
     before = await info(client, noted)
-    changed = await ask(client, 200, "PATCH", noted, {"note": "other"})
+    changed = await client.ask(200, "PATCH", noted, {"note": "other"})
     after = await info(client, noted)
     assert changed["version"] == 2
     others = {name for name in before if before[name] != after[name]}
     assert others <= {"version", "expires_at", "state_bytes"}
     assert await note(client, noted) == {"version": 2, "note": "other"}
-    await ask(client, 413, "PATCH", noted, {"note": "x" * 65_537})
+    await client.ask(413, "PATCH", noted, {"note": "x" * 65_537})
 
 
 async def test_a_note_is_part_of_the_append(client, noted):
@@ -334,13 +328,13 @@ async def test_a_note_is_part_of_the_append(client, noted):
 
 async def test_a_note_goes_where_the_state_goes(client, noted):
     """Snapshots, forks and files have the one of their moment."""
-    await ask(client, 201, "POST", f"{noted}/snapshots", {"name": "then"})
+    await client.ask(201, "POST", f"{noted}/snapshots", {"name": "then"})
     await append(client, noted, note=LONGEST)
-    fork = await ask(client, 201, "POST", f"{noted}/fork", {})
-    old = await ask(client, 201, "POST", f"{noted}/fork", {"snapshot": "then"})
+    fork = await client.ask(201, "POST", f"{noted}/fork", {})
+    old = await client.ask(201, "POST", f"{noted}/fork", {"snapshot": "then"})
     file = (await client.get(f"{noted}/export")).content
     made = (await client.post("/sessions/import", content=file, headers=OCTETS)).json()
-    await ask(client, 200, "POST", f"{noted}/restore", {"snapshot": "then"})
+    await client.ask(200, "POST", f"{noted}/restore", {"snapshot": "then"})
     sessions = [noted, *(f"/sessions/{one['id']}" for one in (fork, old, made))]
     found = [(await note(client, session))["note"] for session in sessions]
     assert found == [NOTE, LONGEST, NOTE, LONGEST]
@@ -352,5 +346,5 @@ async def test_a_note_is_bounded(client, noted):
     assert (answer["given"], answer["limit"]) == (65_538, 65_536)
     assert "RLSTM_LIMITS__NOTE_BYTES" in answer["detail"]
     json, alone = {"content-type": "application/json"}, rb'{"text": "a", "note": "\ud800"}'
-    await ask(client, 400, "POST", f"{noted}/append", content=alone, headers=json)
+    await client.ask(400, "POST", f"{noted}/append", content=alone, headers=json)
     assert await note(client, noted) == {"version": 1, "note": NOTE}

@@ -106,20 +106,8 @@ def test_what_the_model_wants_is_named(imported, tmp_path):
         kept[name] = torch.cat((i, g, f, o))
     save_file(kept, file)
     (tmp_path / "ids.txt").write_text("a 1\nb 0\nEND 2\nWHAT 3\nGO 4\n")
-    options = [
-        "--eos",
-        "END",
-        "--unk",
-        "WHAT",
-        "--bos",
-        "GO",
-        "--lower",
-        "--gates",
-        "igfo",
-        "--tied",
-        "--no-bias",
-    ]
-    model = imported(file, "--words", tmp_path / "ids.txt", *options, "--half")
+    named = ["--words", tmp_path / "ids.txt", "--eos", "END", "--unk", "WHAT", "--bos", "GO", "--lower"]
+    model = imported(file, *named, "--gates", "igfo", "--tied", "--no-bias", "--half")
     ids = model.vocab.encode("A b c\n").ids
     assert ids == [1, 0, 3, 2]
     np.testing.assert_allclose(distributions(model, "A b c\n"), original.log_probs([4, *ids[:-1]]), atol=1e-3)

@@ -29,23 +29,8 @@ def test_a_corpus_is_found_by_its_name(corpora, own_folder, words):
     assert load_corpus(str(own_folder), "train") == words(300, "train")
 
 
-@pytest.mark.parametrize(
-    ("raw", "text"),
-    [
-        ("né\n".encode("utf-16"), "né\n".encode()),
-        (b"\xef\xbb\xbfone\r\ntwo\r\n", b"one\r\ntwo\r\n"),
-        (b"one\rtwo\r", b"one\ntwo\n"),
-        (b"na\xefve\n", b"na\xefve\n"),
-    ],
-)
-def test_an_own_corpus_is_read_as_text(own_folder, raw, text):
-    """Its mark is no part of it, and line ends are there; a model of bytes may read bytes that are none."""
-    (own_folder / "train.txt").write_bytes(raw)
-    assert load_corpus(str(own_folder), "train") == text
-
-
 def test_an_own_corpus_that_no_mark_explains_is_refused(own_folder):
-    """Units of two bytes would train a model of every other zero."""
+    """It is read as the client reads text: units of two bytes would train a model of every other zero."""
     (own_folder / "train.txt").write_bytes("a text without a mark".encode("utf-16-le"))
     with pytest.raises(CorpusError, match=r"train\.txt looks like UTF-16 without a mark"):
         load_corpus(str(own_folder), "train")
