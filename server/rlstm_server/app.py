@@ -27,10 +27,10 @@ from rlstm_server.api.layer import RequestLayer
 from rlstm_server.api.openai import completions
 from rlstm_server.api.openai import models as openai_models
 from rlstm_server.api.tracing import WEBSOCKET, Endpoints, face_of
-from rlstm_server.engine.engine import Engine, metered
+from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.models import Device, Models, ServedModel, finds_gpu
 from rlstm_server.errors import StartupError
-from rlstm_server.metrics import Metrics
+from rlstm_server.metrics import Metrics, metered
 from rlstm_server.schemas.sessions import Frame
 from rlstm_server.settings import Settings
 from rlstm_server.store.base import SessionStore

@@ -8,15 +8,18 @@ several servers know of one store (`tier="store"`, `rlstm_store_*`) each of them
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import product
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 from rlstm_server.errors import (
+    IdempotencyMismatch,
     OutcomeUnknown,
     Rejection,
     ServerError,
@@ -29,6 +32,7 @@ Outcome = Literal["ok", "client_error", "server_error", "cancelled", "rejected"]
 Phase = Literal["score", "generate", "update"]
 Tier = Literal["device", "host"]
 MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
+StoreT = TypeVar("StoreT")
 
 OTHER = "unknown"
 """The endpoint of every request that matches no route of ours."""
@@ -259,3 +263,46 @@ def _with_all_series(metric: MetricT, labels: dict[str, Sequence[str]]) -> Metri
         for values in product(*labels.values()):
             metric.labels(*values)
     return metric
+
+
+# ---- a store, measured -------------------------------------------------------------------------------------
+
+NAMES = {"load_head": "load"}
+"""What calls are counted as, where that is not their name."""
+
+
+class _Metered:
+    def __init__(self, store: Any, metrics: Metrics) -> None:
+        self.store, self._metrics = store, metrics
+
+    def __getattr__(self, name: str) -> Any:
+        """Give a call of the store, measured; what is no call, and is not counted, as it is."""
+        operation = NAMES.get(name, name)
+        if operation not in STORE_OPERATIONS:
+            return getattr(self.store, name)
+        measured = partial(self._measured, operation, name)
+        setattr(self, name, measured)
+        return measured
+
+    async def _measured(self, operation: str, name: str, *args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return await getattr(self.store, name)(*args, **kwargs)
+        except IdempotencyMismatch:
+            self._metrics.replays.labels("body_mismatch").inc()
+            raise
+        except ServerError as error:
+            reason = next((STORE_FAULTS[kind] for kind in type(error).__mro__ if kind in STORE_FAULTS), None)
+            if reason is not None:
+                self._metrics.store_errors.labels(operation, reason).inc()
+            raise
+        except Exception:
+            self._metrics.store_errors.labels(operation, "other").inc()
+            raise
+        finally:
+            self._metrics.store_seconds.labels(operation).observe(time.perf_counter() - began)
+
+
+def metered(store: StoreT, metrics: Metrics) -> StoreT:
+    """Give the same store, whose calls are counted."""
+    return cast("StoreT", _Metered(store, metrics))

@@ -4,9 +4,9 @@ import math
 import pytest
 
 from rlstm_server import upkeep
-from rlstm_server.engine.engine import metered as measured
 from rlstm_server.errors import StoreUnavailable
 from rlstm_server.metrics import Metrics
+from rlstm_server.metrics import metered as measured
 from rlstm_server.store.base import StoreUsage
 from rlstm_server.store.memory_store import MemoryStore
 

@@ -31,7 +31,7 @@ from rlstm_model.adaptation.items import (
 from rlstm_model.adaptation.mixture import MixtureState, follow
 from rlstm_model.adaptation.state import AdaptedState, Cursor, NonFiniteState
 from rlstm_model.native import Row, Window
-from rlstm_model.native.memory import Mode
+from rlstm_model.native.memory import Memory, Mode
 from rlstm_model.scores import Floats, TokenScores, alternatives, at_least_the_floor, of_any
 from rlstm_model.vocab import InvalidToken, check_ids
 
@@ -159,14 +159,20 @@ def _rows_of_chunk(chunk: ObserveChunk) -> list[Row]:
     experts = state.expert_config
     rows = [Row(ids, state.now.states_R2U[0])] if experts.static else []
     deltas = [None] * len(experts.rates) if state.delta_KP is None else [*state.delta_KP]
-    for states_2U, delta_P, rate in zip(state.start.states_R2U, deltas, experts.rates, strict=True):
+    after_KP: NDArray[Any] = np.empty(
+        (len(experts.rates), chunk.learner.backend.fast_weights), chunk.learner.backend.dtype
+    )
+    learning = zip(state.start.states_R2U, deltas, experts.rates, after_KP, strict=True)
+    for states_2U, delta_P, rate, after_P in learning:
         rate = min(config.rate * min(state.rate_scale * rate, sys.float_info.max), 3e38)
         inputs = (state.start.last, *whole[:-1])
-        rows.append(Row(inputs, states_2U, delta_P, whole, loss_weights, rate))
+        rows.append(Row(inputs, states_2U, delta_P, whole, loss_weights, rate, into_P=after_P))
     return rows
 
 
-def _columns(mixed: native.Mixed, top: int) -> TokenScores:
+def _columns(
+    mixed: native.Mixed, top: int, by_weights: Floats | None = None, by_memory: Floats | None = None
+) -> TokenScores:
     count = len(mixed.logprobs_T)
     ids = logprobs = None
     if top and mixed.log_probs_TV is not None:
@@ -178,6 +184,8 @@ def _columns(mixed: native.Mixed, top: int) -> TokenScores:
         entropies=np.full(count, np.nan, np.float32) if entropies is None else entropies,
         top_ids=ids,
         top_logprobs=logprobs,
+        weights_logprobs=by_weights,
+        memory_logprobs=by_memory,
     )
 
 
@@ -201,8 +209,8 @@ def _with_spaces(
     return replace(scores, space_logprobs=of_any(log_probs_TV, spaces), static_space_logprobs=loaded)
 
 
-def _of_targets(log_probs_TV: Floats, ids: Sequence[int]) -> Floats:
-    return np.asarray(log_probs_TV[np.arange(len(ids)), np.array(ids)])
+def _of_targets(log_probs_TV: Floats, ids: Sequence[int] | NDArray[np.int32]) -> Floats:
+    return np.asarray(log_probs_TV[np.arange(len(ids)), np.asarray(ids)])
 
 
 def _scored(item: ScoreChunk, reads: Sequence[Window]) -> ScoredChunk | ArithmeticError:
@@ -246,7 +254,8 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Window]) -> ObservedChunk | N
     """The scores of a chunk, and the state after it and after the step that it ended with."""
     new = len(chunk.ids)
     read_TV = [read.log_probs_TV[-new:] for read in reads]
-    own_TR = np.stack([_of_targets(log_probs_TV, chunk.ids) for log_probs_TV in read_TV], 1)
+    targets_T = np.array(chunk.ids, np.int32)
+    own_TR = np.stack([_of_targets(log_probs_TV, targets_T) for log_probs_TV in read_TV], 1)
     broken = [bool(np.isnan(own_T).any()) for own_T in own_TR.T]
     if any(broken):
         return _observe_again(chunk, broken)
@@ -258,66 +267,60 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Window]) -> ObservedChunk | N
         recalled = memory.mix(own, chunk.ids, Mode.LEARN if chunk.learn else Mode.CONTEXT)
         own, memory = [*own, recalled.log_probs_TV], recalled.memory
         by_weights = at_least_the_floor(recalled.weights_T)
-        by_memory = at_least_the_floor(_of_targets(recalled.log_probs_TV, chunk.ids))
+        by_memory = at_least_the_floor(_of_targets(recalled.log_probs_TV, targets_T))
     whole = chunk.top > 0 or chunk.distributions or chunk.spaces is not None
-    mixed, mixture = follow(chunk.state.mixture, own, chunk.ids, whole=whole, scores=scores)
-    before, ends = chunk.state, chunk.ends
-    now = Cursor(states_of(reads), chunk.ids[-1])
-    state = replace(
-        before,
-        now=now,
-        start=now.of(experts.learning) if ends else before.start,
-        mixture=mixture,
-        memory=memory,
-        pending=() if ends else before.pending + chunk.ids,
-        pending_learn=() if ends else chunk.flags,
-        position=before.position + new,
-    )
+    mixed, mixture = follow(chunk.state.mixture, own, targets_T, whole=whole, scores=scores)
     log_probs_TV = _distributions(chunk.state.mixture, own, mixed) if whole else None
-    columns = replace(_columns(mixed, chunk.top), weights_logprobs=by_weights, memory_logprobs=by_memory)
-    observed = ObservedChunk(
+    columns = _columns(mixed, chunk.top, by_weights, by_memory)
+    steps = [read.step for read in reads if read.step is not None]
+    taken = [step.taken for step in steps]
+    try:
+        state, lost = _state_after(chunk, Cursor(states_of(reads), chunk.ids[-1]), mixture, memory, steps)
+    except NonFiniteState as error:
+        return error
+    return ObservedChunk(
         state=state,
         scores=_with_spaces(columns, chunk.spaces, log_probs_TV, read_TV[0] if experts.static else None),
         static_logprobs=at_least_the_floor(own_TR[:, 0]) if experts.static else None,
         log_probs_TV=log_probs_TV if chunk.distributions else None,
-    )
-    if not chunk.learns:
-        return observed
-    try:
-        return _stepped(chunk, observed, [read.step for read in reads if read.step is not None])
-    except NonFiniteState as error:
-        return error
-
-
-def _stepped(chunk: ObserveChunk, observed: ObservedChunk, steps: Sequence[native.Step]) -> ObservedChunk:
-    """The same after the step of each row that learned, and its guards."""
-    before = chunk.state
-    taken = [step.taken for step in steps]
-    bad = tuple(0 if ok else count + 1 for ok, count in zip(taken, before.bad_steps, strict=True))
-    lost = [count == MAX_BAD_STEPS for count in bad]
-    guards = [
-        *("step_skipped" for ok in taken if not ok),
-        *("projected" for step in steps if step.taken and step.scale != 1),
-        *("restarted" for row in lost if row),
-    ]
-    state = replace(
-        observed.state,
-        delta_KP=_stacked([step.delta_P for step in steps]) if any(taken) else before.delta_KP,
-        updates=before.updates + any(taken),
-        bad_steps=bad,
-    )
-    return replace(
-        observed,
-        state=restart(chunk.learner, state, lost) if any(lost) else state,
         updates=int(any(taken)),
-        guards=tuple(guards),
+        guards=(
+            *("step_skipped" for ok in taken if not ok),
+            *("projected" for step in steps if step.taken and step.scale != 1),
+            *("restarted" for row in lost if row),
+        ),
         gradient_norms=tuple(step.gradient_norm for step in steps if math.isfinite(step.gradient_norm)),
     )
 
 
-def _stacked(delta_KP: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """As one array; a single one is not copied."""
-    return delta_KP[0][None] if len(delta_KP) == 1 else np.stack(delta_KP)
+def _state_after(
+    chunk: ObserveChunk,
+    now: Cursor,
+    mixture: MixtureState | None,
+    memory: Memory | None,
+    steps: Sequence[native.Step],
+) -> tuple[AdaptedState, list[bool]]:
+    """The state after a chunk and the step of each row that learned; which of these began anew."""
+    before, ends = chunk.state, chunk.ends
+    taken = [step.taken for step in steps]
+    bad = before.bad_steps
+    if steps:
+        bad = tuple(0 if ok else count + 1 for ok, count in zip(taken, bad, strict=True))
+    lost = [count == MAX_BAD_STEPS for count in bad]
+    state = replace(
+        before,
+        delta_KP=steps[0].delta_P.base if any(taken) else before.delta_KP,  # what all rows put theirs into
+        now=now,
+        start=now.of(before.expert_config.learning) if ends else before.start,
+        mixture=mixture,
+        memory=memory,
+        pending=() if ends else before.pending + chunk.ids,
+        pending_learn=() if ends else chunk.flags,
+        position=before.position + len(chunk.ids),
+        updates=before.updates + any(taken),
+        bad_steps=bad,
+    )
+    return (restart(chunk.learner, state, lost) if any(lost) else state), lost
 
 
 def _observe_again(chunk: ObserveChunk, broken: Sequence[bool]) -> ObservedChunk | NonFiniteState:

@@ -62,7 +62,7 @@ class Calibration:
         shrink_P = np.minimum(self.rms_P / np.float32(mean) * np.float32(config.decay), np.float32(1))
         return Rule(precision_P, shrink_P, greatest)
 
-    @property
+    @cached_property
     def idle(self) -> bool:
         """Whether no step can ever change anything."""
         return self.config.rate == 0 and self.config.decay == 0

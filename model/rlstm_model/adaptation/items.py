@@ -34,7 +34,7 @@ class Learner:
     bos_id: int
     logprobs_only: bool = False
 
-    @property
+    @cached_property
     def segment(self) -> int:
         """S."""
         return self.calibration.config.segment

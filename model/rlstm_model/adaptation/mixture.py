@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlstm_model import native
 from rlstm_model.scores import Floats
@@ -87,7 +88,7 @@ class MixtureState(NamedTuple):
 def follow(
     mixture: MixtureState | None,
     experts: Sequence[Floats],
-    ids: Sequence[int],
+    ids: Sequence[int] | NDArray[np.int32],
     *,
     whole: bool = False,
     scores: bool = False,
@@ -95,7 +96,7 @@ def follow(
     """A text's tokens in a mixture of experts, and the mixture after them; None is a single expert alone."""
     weights, tokens = (1.0,) if mixture is None else mixture.weights, 0 if mixture is None else mixture.tokens
     mixed = native.mix(
-        experts, np.array(ids, np.int32), np.array(weights), tokens, scores=scores, whole=whole
+        experts, np.asarray(ids, np.int32), np.array(weights), tokens, scores=scores, whole=whole
     )
     after = None if mixture is None else MixtureState(tuple(mixed.weights_K.tolist()), mixed.tokens)
     return mixed, after

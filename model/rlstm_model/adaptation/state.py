@@ -6,6 +6,7 @@ Shape suffixes: R rows of a stream, U hidden units of all layers, K experts that
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -62,37 +63,37 @@ class ExpertConfig:
         if self.adapt == "both" and self.experts == 1:
             raise ValueError("a memory beside fast weights needs the frozen baseline: 2 or 4 experts")
 
-    @property
+    @cached_property
     def rates(self) -> tuple[float, ...]:
         """What the rates of the rows that learn are multiplied with."""
         return () if self.adapt == "memory" else EXPERT_RATES[self.experts]
 
-    @property
+    @cached_property
     def remembers(self) -> bool:
         """Whether a memory is mixed with the experts."""
         return self.adapt != "weights"
 
-    @property
+    @cached_property
     def guarded(self) -> bool:
         """Whether a single expert learns beside the frozen baseline: no mixture bounds its loss."""
         return self.static and self.experts == 1 and self.adapt == "weights"
 
-    @property
+    @cached_property
     def mixture_size(self) -> int:
         """How many are mixed: the experts, and the memory, which is the last."""
         return self.experts + self.remembers
 
-    @property
+    @cached_property
     def learning(self) -> slice:
         """The rows that learn."""
         return slice(int(self.static), self.rows)
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """R."""
         return int(self.static) + len(self.rates)
 
-    @property
+    @cached_property
     def mixed(self) -> slice:
         """The rows that are mixed."""
         return slice(self.rows - self.experts, self.rows)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref, c_int64, c_void_p
 from functools import cache, cached_property
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -49,6 +50,7 @@ class Row(NamedTuple):
     targets    to be learned from, with the ``loss_weights`` of each; empty learns nothing
     rate       of the step that is taken after the window; None takes none
     gradient   whether it is wanted
+    into_P     where its fast weights after the step are put; None: an array of their own
     """
 
     ids: Sequence[int]
@@ -58,6 +60,7 @@ class Row(NamedTuple):
     loss_weights: Sequence[float] = ()
     rate: float | None = None
     gradient: bool = False
+    into_P: NDArray[Any] | None = None
 
 
 class Step(NamedTuple):
@@ -128,25 +131,24 @@ class Pool:
         ``temperature``, between 1e-12 and 1e12, multiplies the logits. Rows that learn have one length, and
         no other is longer. Raises ValueError for rows that do not fit, or for ids outside the vocabulary.
         """
+        if not rows:
+            raise ValueError("rows do not fit: there are none")
         if any(row.states_2U.shape != (2, model.units) for row in rows):
             raise ValueError(f"an array must be states [2, {model.units}]")
-        states_N2U = np.array([row.states_2U for row in rows], np.float32)
-        first = address(states_N2U)
         order = sorted(range(len(rows)), key=[_place(row) for row in rows].__getitem__)
-        structs = (RowStruct * len(rows))()
-        buffers: dict[int, _Buffers] = {}
-        for struct, i in zip(structs, order, strict=True):
-            buffers[i] = _fill(struct, model, rows[i])
-            struct.state = first + i * states_N2U.strides[0]
+        buffers = _Buffers(model, [rows[i] for i in order])
         with self._lock:
             if self._pool is None:
                 raise ValueError("the pool is closed")
-            code = self._library.rl_window(self._pool, byref(model.struct), len(rows), structs, temperature)
+            code = self._library.rl_window(
+                self._pool, byref(model.struct), len(rows), buffers.structs, temperature
+            )
         if code == -1:
             raise MemoryError("a window needs more memory than there is")
         if code != 0:
             raise ValueError("rows do not fit the model, or each other, or the temperature is none")
-        return [buffers[i].window(model, states_2U) for i, states_2U in enumerate(states_N2U)]
+        windows = dict(zip(order, buffers.windows(), strict=True))
+        return [windows[i] for i in range(len(rows))]
 
 
 def _place(row: Row) -> tuple[bool, int, bool]:
@@ -154,47 +156,66 @@ def _place(row: Row) -> tuple[bool, int, bool]:
     return not len(row.targets), -len(row.ids), row.delta_P is None
 
 
-class _Buffers(NamedTuple):
-    """What the core reads of a row, and where it writes what that gives."""
+class _Buffers:
+    """What the core reads of rows, small things in one piece for all, and where it writes what that gives."""
 
-    inputs: Sequence[NDArray[Any] | None]
-    log_probs: Floats
-    gradient: Floats | None
-    after: NDArray[Any] | None
-    step: StepStruct
+    def __init__(self, model: PackedModel, rows: Sequence[Row]) -> None:
+        self._vocab_size, self._rows = model.config.vocab_size, rows
+        self.structs = (RowStruct * len(rows))()
+        self._steps = (StepStruct * len(rows))()
+        self._states_N2U = np.array([row.states_2U for row in rows], np.float32)
+        self._log_probs: list[Floats] = []
+        self._gradients: list[Floats | None] = []
+        self._after: list[NDArray[Any] | None] = []
+        self._joined = [
+            _join([row.ids for row in rows], np.int32),
+            _join([row.targets for row in rows], np.int32),
+            _join([row.loss_weights for row in rows], np.float32),
+        ]
+        state, step = address(self._states_N2U), ctypes.addressof(self._steps)
+        small = zip(*(places for _, places in self._joined), strict=True)
+        for struct, row, (ids, targets, loss) in zip(self.structs, rows, small, strict=True):
+            self._fill(struct, model, row)
+            struct.ids, struct.state, struct.step = ids, state, step
+            if len(row.targets):
+                struct.targets, struct.loss = targets, loss
+            state, step = state + self._states_N2U.strides[0], step + ctypes.sizeof(StepStruct)
 
-    def window(self, model: PackedModel, states_2U: Floats) -> Window:
-        step = None
-        if self.after is not None:
-            done = self.step
-            step = Step(self.after, bool(done.taken), done.scale, done.norm, done.gradient_norm)
-        return Window(self.log_probs[:, : model.config.vocab_size], states_2U, step, self.gradient)
+    def _fill(self, struct: RowStruct, model: PackedModel, row: Row) -> None:
+        length, learned = len(row.ids), len(row.targets)
+        if (row.gradient or row.rate is not None) and not learned:
+            raise ValueError("a row without targets has no gradient, and takes no step")
+        if learned not in (0, length) or len(row.loss_weights) != learned:
+            raise ValueError(f"rows do not fit: {length} inputs, {learned} targets to be learned from")
+        log_probs = np.empty((length, model.padded_vocab), np.float32)
+        gradient = np.empty(model.fast_weights, np.float32) if row.gradient else None
+        after = None
+        if row.rate is not None:
+            after = np.empty(model.fast_weights, model.dtype) if row.into_P is None else row.into_P
+        self._log_probs.append(log_probs)
+        self._gradients.append(gradient)
+        self._after.append(after)
+        struct.length, struct.rate = length, row.rate or 0.0
+        struct.log_probs = address(log_probs)
+        struct.delta = _address(row.delta_P, model.dtype, model.fast_weights)
+        struct.delta_after = _address(after, model.dtype, model.fast_weights)
+        struct.gradient = None if gradient is None else address(gradient)
+
+    def windows(self) -> Iterator[Window]:
+        """What the rows gave."""
+        given = zip(self._log_probs, self._states_N2U, self._gradients, self._after, self._steps, strict=True)
+        for log_probs, states_2U, gradient, after, done in given:
+            step = None
+            if after is not None:
+                step = Step(after, bool(done.taken), done.scale, done.norm, done.gradient_norm)
+            yield Window(log_probs[:, : self._vocab_size], states_2U, step, gradient)
 
 
-def _fill(struct: RowStruct, model: PackedModel, row: Row) -> _Buffers:
-    learns, length = len(row.targets) > 0, len(row.ids)
-    if (row.gradient or row.rate is not None) and not learns:
-        raise ValueError("a row without targets has no gradient, and takes no step")
-    ids = np.array(row.ids, np.int32)
-    targets = np.array(row.targets, np.int32) if learns else None
-    loss = np.array(row.loss_weights, np.float32) if learns else None
-    own = _Buffers(
-        (ids, row.delta_P, targets, loss),
-        np.empty((length, model.padded_vocab), np.float32),
-        np.empty(model.fast_weights, np.float32) if row.gradient else None,
-        None if row.rate is None else np.empty(model.fast_weights, model.dtype),
-        StepStruct(),
-    )
-    struct.length, struct.rate = length, row.rate or 0.0
-    struct.ids = _address(ids, np.int32, length)
-    struct.delta = _address(row.delta_P, model.dtype, model.fast_weights)
-    struct.delta_after = _address(own.after, model.dtype, model.fast_weights)
-    struct.gradient = _address(own.gradient, np.float32, model.fast_weights)
-    struct.targets = _address(targets, np.int32, length)
-    struct.loss = _address(loss, np.float32, length)
-    struct.log_probs = address(own.log_probs)
-    struct.step = ctypes.addressof(own.step)
-    return own
+def _join(parts: Sequence[Sequence[float]], dtype: type) -> tuple[NDArray[Any], list[int]]:
+    """Parts of 4-byte values side by side, and the address of each."""
+    joined: NDArray[Any] = np.array([value for part in parts for value in part], dtype)
+    places = accumulate((4 * len(part) for part in parts[:-1]), initial=address(joined))
+    return joined, list(places)
 
 
 def _address(array: NDArray[Any] | None, dtype: type, size: int) -> int | None:

@@ -43,7 +43,7 @@ def library() -> ctypes.CDLL:
     loaded.rl_pool_free.restype, loaded.rl_pool_free.argtypes = None, [c_void_p]
     loaded.rl_window.restype = c_int32
     loaded.rl_window.argtypes = [c_void_p, c_void_p, c_int32, c_void_p, c_float]
-    loaded.rl_pack.restype, loaded.rl_pack.argtypes = None, [*2 * [c_void_p], *4 * [c_int32], *2 * [c_void_p]]
+    loaded.rl_pack.restype, loaded.rl_pack.argtypes = None, [*2 * [c_void_p], *3 * [c_int32], *2 * [c_void_p]]
     loaded.rl_mix.restype = c_int32
     loaded.rl_mix.argtypes = [c_int32, c_int32, c_int64, c_void_p, c_int32, *8 * [c_void_p]]
     loaded.rl_memory_new.restype = c_void_p

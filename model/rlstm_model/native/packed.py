@@ -167,15 +167,13 @@ class PackedModel:
         self._kept.append(array)
         return address(array)
 
-    def _matrix(
-        self, weight_NM: NDArray[Any], rows: int, columns: int, name: str = "", index: int = 0
-    ) -> MatrixStruct:
-        """``rows`` and ``columns`` are the blocks of each side, which are padded one by one.
+    def _matrix(self, weight_NM: NDArray[Any], blocks: int, name: str = "", index: int = 0) -> MatrixStruct:
+        """``blocks`` of rows are padded one by one.
 
         ``name`` and ``index``: whose whole weights may be laid over it.
         """
-        sides, blocks = weight_NM.shape, (rows, columns)
-        n, m = (count * padded(side // count) for side, count in zip(sides, blocks, strict=True))
+        rows, columns = weight_NM.shape[0] // blocks, weight_NM.shape[1]
+        n, m = blocks * padded(rows), padded(columns)
         forward = np.zeros((n // LANES, m, LANES), np.float32)
         backward = np.zeros((m // LANES, n, LANES), np.float32)
         dense = np.ascontiguousarray(weight_NM, np.float32)
@@ -185,13 +183,14 @@ class PackedModel:
             forward, backward = forward.astype(np.float16), backward.astype(np.float16)
         if self._space.whole:
             self._laid.append((name, index, lambda part: _pack(dense, part, blocks, forward, backward)))
-        return MatrixStruct(n, m, int(half), self._keep(forward), self._keep(backward))
+        kept = (self._keep(forward), self._keep(backward))
+        return MatrixStruct(n, m, int(half), blocks, rows, columns, *kept)
 
-    def _weight(self, name: str, rows: int, columns: int, index: int | None = None) -> WeightStruct:
+    def _weight(self, name: str, blocks: int, index: int | None = None) -> WeightStruct:
         weight = self._weights[name] if index is None else self._weights[name][index]
-        shared = self._matrix(weight, rows, columns, name, index or 0)
+        shared = self._matrix(weight, blocks, name, index or 0)
         if self._space.whole:
-            own = self._claim(name, weight.shape, (rows, columns))
+            own = self._claim(name, weight.shape, (blocks, 1))
             return _shared(shared, own)
         axes = self._space.axes.get(name)
         if axes is None:
@@ -199,10 +198,7 @@ class PackedModel:
         left, right = axes if index is None else (axes.left[index], axes.right[index])
         _check_axes(name, left, right, weight.shape)
         own = self._claim(name, (left.shape[1], right.shape[0]), (1, 1))
-        left_matrix, right_matrix = (
-            self._matrix(_single(left), rows, 1),
-            self._matrix(_single(right), 1, columns),
-        )
+        left_matrix, right_matrix = self._matrix(_single(left), blocks), self._matrix(_single(right), 1)
         return WeightStruct(shared, left_matrix, right_matrix, own, left_matrix.m, right_matrix.n)
 
     def _bias(self, name: str, blocks: int, index: int | None = None, fill: float = 0.0) -> BiasStruct:
@@ -253,7 +249,7 @@ class PackedModel:
         )
         self._input(model)
         matrix = "embedding.output" if "embedding.output" in weights else "embedding.input"
-        model.output = self._weight(matrix, 1, 1)
+        model.output = self._weight(matrix, 1)
         if matrix == "embedding.input" and model.input_own >= 0:  # tied: one core for both
             self._size = model.output.own
             self._offsets[matrix].pop()
@@ -278,7 +274,7 @@ class PackedModel:
         left = np.zeros((len(axes.left), padded(axes.left.shape[1])), np.float32)
         left[:, : axes.left.shape[1]] = axes.left
         model.input_left = self._keep(left)
-        model.input_right = self._matrix(_single(axes.right), 1, 1)
+        model.input_right = self._matrix(_single(axes.right), 1)
         model.input_own = self._claim(name, (axes.left.shape[1], axes.right.shape[0]), (1, 1))
         model.input_r, model.input_q = left.shape[1], model.input_right.n
 
@@ -286,8 +282,8 @@ class PackedModel:
         components, width = self.config.softmax_components, self.config.hidden_size
         prefix = "embedding.mixture."
         projection = self._weights[f"{prefix}projection"].reshape(components * width, width)
-        model.projection = _shared(self._matrix(projection, components, 1))
-        model.mixing = _shared(self._matrix(self._weights[f"{prefix}weights"], 1, 1))
+        model.projection = _shared(self._matrix(projection, components))
+        model.mixing = _shared(self._matrix(self._weights[f"{prefix}weights"], 1))
         bias = self._weights[f"{prefix}projection_bias"]
         whole = np.zeros((components, padded(width)), np.float32)
         whole[:, :width] = bias
@@ -298,18 +294,18 @@ class PackedModel:
         rlstm, rounds = config.cell == "rlstm", range(config.mogrifier_rounds)
         nothing = _shared(MatrixStruct())
         layer = LayerStruct(
-            x=self._weight(f"{prefix}x", 2 if rlstm else 4, 1),
-            h=self._weight(f"{prefix}h", 3 if rlstm else 4, 1),
-            u=self._weight(f"{prefix}u", 1, 1) if rlstm else nothing,
-            c=self._weight(f"{prefix}c", 1, 1) if rlstm else nothing,
+            x=self._weight(f"{prefix}x", 2 if rlstm else 4),
+            h=self._weight(f"{prefix}h", 3 if rlstm else 4),
+            u=self._weight(f"{prefix}u", 1) if rlstm else nothing,
+            c=self._weight(f"{prefix}c", 1) if rlstm else nothing,
             bias=self._bias(f"{prefix}bias", 4),
         )
         layer.input, layer.hidden = layer.x.shared.m, layer.h.shared.m
         layer.units = self._weights[f"{prefix}h"].shape[1]
-        up = [self._weight(f"{prefix}mogrifier_up", 1, 1, k) for k in rounds]
+        up = [self._weight(f"{prefix}mogrifier_up", 1, k) for k in rounds]
         layer.up = (WeightStruct * len(up))(*up)
         if config.mogrifier_rank and rounds:
-            down = [self._weight(f"{prefix}mogrifier_down", 1, 1, k) for k in rounds]
+            down = [self._weight(f"{prefix}mogrifier_down", 1, k) for k in rounds]
             layer.down = (WeightStruct * len(down))(*down)
             layer.low = down[0].shared.n
         gates = [self._bias(f"{prefix}mogrifier_bias", 1, k) for k in rounds]
@@ -340,12 +336,10 @@ def _check_axes(name: str, left: Floats, right: Floats, shape: tuple[int, ...]) 
         raise ValueError(f"axes of {left.shape} and {right.shape} are none of {name}, {shape}")
 
 
-def _pack(
-    dense_NM: Floats, delta_NM: Floats | None, blocks: tuple[int, int], forward: Floats, backward: Floats
-) -> None:
+def _pack(dense_NM: Floats, delta_NM: Floats | None, blocks: int, forward: Floats, backward: Floats) -> None:
     n, m = dense_NM.shape
     delta = None if delta_NM is None else address(delta_NM)
-    library().rl_pack(address(dense_NM), delta, n, m, *blocks, address(forward), address(backward))
+    library().rl_pack(address(dense_NM), delta, n, m, blocks, address(forward), address(backward))
 
 
 def _adding(whole: Floats) -> Callable[[Floats], None]:

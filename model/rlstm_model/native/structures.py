@@ -12,7 +12,7 @@ def _all(kind: type, names: str) -> list[tuple[str, Any]]:
 class MatrixStruct(Structure):
     """A matrix of n x m, packed in panels for both directions."""
 
-    _fields_ = [*_all(c_int32, "n m half"), *_all(c_void_p, "forward backward")]
+    _fields_ = [*_all(c_int32, "n m half blocks rows columns"), *_all(c_void_p, "forward backward")]
 
 
 class WeightStruct(Structure):

@@ -97,6 +97,10 @@ class TorchBackend:
         gradient_NP = learned.gradient_NP[: len(rows)]
         rates = [row.rate or 0.0 for row in rows]
         steps = self._rule.step(kept_NP, gradient_NP, rates)
+        for i, (row, step) in enumerate(zip(rows, steps, strict=True)):
+            if row.into_P is not None:
+                row.into_P[:] = step.delta_P
+                steps[i] = step._replace(delta_P=row.into_P)
         return self._reads(rows, learned.logits_TNV, learned.state, steps)
 
     def _given(self, rows: Sequence[Row]) -> tuple[Tensor, State, Tensor | None]:

@@ -8,7 +8,6 @@ compressed safetensors, each number as the smallest type that holds all of its c
 """
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -162,7 +161,14 @@ def _pack(columns: Columns) -> bytes:
             values = values - np.asarray(columns.starts, dtype=np.int64)
         elif name == "starts":
             values = np.diff(values, prepend=0)
-        written[name] = _smallest(values)
+        # the same numbers in the smallest type that holds them all exactly
+        for kind in ("<f4",) if values.dtype.kind == "f" else ("u1", "<u2", "<i4"):
+            with np.errstate(over="ignore"):
+                smaller = values.astype(kind)
+            if np.array_equal(smaller, values):
+                values = smaller
+                break
+        written[name] = values
     return zlib.compress(save(written), _LEVEL)
 
 
@@ -175,14 +181,3 @@ def _unpack(details: bytes) -> Columns:
     found["ends"] = found["ends"] + found["starts"]
     named: dict[str, Any] = {name: tuple(values.tolist()) for name, values in found.items()}
     return Columns(**{"static_logprobs": None, **named})
-
-
-def _smallest(values: NDArray[Any]) -> NDArray[Any]:
-    """The same numbers in the smallest type that holds them all exactly."""
-    kinds: Sequence[str] = ("<f4",) if values.dtype.kind == "f" else ("u1", "<u2", "<i4")
-    for kind in kinds:
-        with np.errstate(over="ignore"):
-            smaller = values.astype(kind)
-        if np.array_equal(smaller, values):
-            return smaller
-    return values.astype("<f8" if values.dtype.kind == "f" else "<i8")

@@ -6,9 +6,8 @@ server drains, and a change that fails under a key may have been done under it b
 """
 
 import asyncio
-import time
 from functools import partial
-from typing import Any, Final, cast
+from typing import Final
 
 from rlstm_model import native
 from rlstm_server.engine.answers import most_bytes
@@ -23,8 +22,7 @@ from rlstm_server.engine.snapshots import NamedSnapshots
 from rlstm_server.engine.state import SessionCache, States
 from rlstm_server.engine.stream import SessionStreams
 from rlstm_server.engine.worker import ROWS, Worker
-from rlstm_server.errors import IdempotencyMismatch, ServerError
-from rlstm_server.metrics import STORE_FAULTS, STORE_OPERATIONS, Metrics, Tier
+from rlstm_server.metrics import Metrics, Tier, metered
 from rlstm_server.settings import Limits
 from rlstm_server.store.base import SessionStore
 
@@ -119,46 +117,3 @@ class Engine:
         """Raise ValueError unless every job, operation and copy is accounted for."""
         self.worker.check()
         self.sessions.check()
-
-
-# ---- the store as the engine calls it ----------------------------------------------------------------------
-
-NAMES: Final = {"load_head": "load"}
-"""What calls are counted as, where that is not their name."""
-
-
-class _Metered:
-    def __init__(self, store: SessionStore, metrics: Metrics) -> None:
-        self.store, self._metrics = store, metrics
-
-    def __getattr__(self, name: str) -> Any:
-        """A call of the store, measured; what is no call, and is not counted, as it is."""
-        operation = NAMES.get(name, name)
-        if operation not in STORE_OPERATIONS:
-            return getattr(self.store, name)
-        measured = partial(self._measured, operation, name)
-        setattr(self, name, measured)
-        return measured
-
-    async def _measured(self, operation: str, name: str, *args: Any, **kwargs: Any) -> Any:
-        began = time.perf_counter()
-        try:
-            return await getattr(self.store, name)(*args, **kwargs)
-        except IdempotencyMismatch:
-            self._metrics.replays.labels("body_mismatch").inc()
-            raise
-        except ServerError as error:
-            reason = next((STORE_FAULTS[kind] for kind in type(error).__mro__ if kind in STORE_FAULTS), None)
-            if reason is not None:
-                self._metrics.store_errors.labels(operation, reason).inc()
-            raise
-        except Exception:
-            self._metrics.store_errors.labels(operation, "other").inc()
-            raise
-        finally:
-            self._metrics.store_seconds.labels(operation).observe(time.perf_counter() - began)
-
-
-def metered(store: SessionStore, metrics: Metrics) -> SessionStore:
-    """The same store, whose calls are counted."""
-    return cast("SessionStore", _Metered(store, metrics))

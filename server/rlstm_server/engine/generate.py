@@ -127,8 +127,8 @@ class StopStrings:
 class Generation:
     """One text that is being generated. The repetition penalty acts on the tokens `seen`.
 
-    `index` counts its tokens. Their `alternatives` are asked for by `top`: the most probable tokens at each
-    place, best first, of those that are not released yet.
+    `index` counts its tokens; once it is complete there is a `finish_reason`. Their `alternatives` are asked
+    for by `top`: the most probable tokens at each place, best first, of those that are not released yet.
     """
 
     reader: Reader
@@ -141,13 +141,11 @@ class Generation:
     index: int = 0
     top: int = 0
     alternatives: "deque[tuple[tuple[int, float], ...]]" = field(default_factory=deque)
+    finish_reason: FinishReason | None = None
 
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        """Why the text is complete; None while it is not."""
-        if self.stops.stopped:
-            return "stop"
-        return "length" if self.index >= self.settings.max_tokens else None
+    def __post_init__(self) -> None:
+        if self.index >= self.settings.max_tokens:
+            self.finish_reason = "length"
 
     async def decode(self) -> list[Released]:
         """Choose one more token; return the tokens that may be shown now.
@@ -169,7 +167,12 @@ class Generation:
             ids_1K, logprobs_1K = alternatives(log_probs_V[None], self.top)
             self.alternatives.append(tuple(zip(ids_1K[0].tolist(), logprobs_1K[0].tolist(), strict=True)))
         released = self.stops.feed(token, logprob)
-        return released + self.stops.flush() if self.finish_reason == "length" else released
+        if self.stops.stopped:
+            self.finish_reason = "stop"
+        elif self.index >= self.settings.max_tokens:
+            self.finish_reason = "length"
+            released += self.stops.flush()
+        return released
 
     async def write(
         self,

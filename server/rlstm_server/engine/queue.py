@@ -99,7 +99,6 @@ class Task(Generic[Result]):
     `took_effect`, now or earlier, no error says otherwise. Its `timings` are those of its last change.
     """
 
-    work: Callable[["Task[Result]"], Awaitable[Result]]
     call: Call
     key: SessionKey
     operation_id: str
@@ -112,9 +111,6 @@ class Task(Generic[Result]):
     _refuse: Callable[[], ServerError] | None = None
     _abandoned: bool = False
     _committing: bool = False
-
-    def __post_init__(self) -> None:
-        self.task = asyncio.ensure_future(self.work(self))
 
     async def wait(self) -> Result:
         """The result. Cancelling the wait abandons the task."""
@@ -235,7 +231,8 @@ class SessionQueues:
                     f"{self.queued_operations} operations of this session wait already", retry_after=1
                 )
             self._queues[key], work = queue, partial(queue.in_turn, queue.failures, work)
-        task = Task(work, call, key, call.key or new_id(), body_hash, call.if_match)
+        task = Task[Result](call, key, call.key or new_id(), body_hash, call.if_match)
+        task.task = asyncio.ensure_future(work(task))
         if queue is not None:
             queue.tasks.append(task)
         self._tasks.add(task)

@@ -308,15 +308,8 @@ def columns_of(
 
 
 def _add(sums: SessionTotals, totals: Totals) -> SessionTotals:
-    def less(nats: float | None, logprob: float | None) -> float | None:
-        return None if nats is None or logprob is None else nats - logprob
-
-    return replace(
-        sums,
-        tokens=sums.tokens + totals.tokens,
-        bytes=sums.bytes + totals.bytes,
-        adapted_nats=sums.adapted_nats - totals.logprob,
-        static_nats=less(sums.static_nats, totals.static_logprob),
-        weights_nats=less(sums.weights_nats, totals.weights_logprob),
-        memory_nats=less(sums.memory_nats, totals.memory_logprob),
-    )
+    added: dict[str, Any] = {"adapted_nats": sums.adapted_nats - totals.logprob}
+    for part in ("static", "weights", "memory"):
+        nats, logprob = getattr(sums, f"{part}_nats"), getattr(totals, f"{part}_logprob")
+        added[f"{part}_nats"] = None if nats is None or logprob is None else nats - logprob
+    return replace(sums, tokens=sums.tokens + totals.tokens, bytes=sums.bytes + totals.bytes, **added)

@@ -42,14 +42,15 @@ SHORT: Final = 4
 """How many batches a job that asks for little has of one step: tokens of a text that is generated, or the
 rest of one that was read, for which they need not wait until all others have learned once more."""
 
-ALONE: Final = 16
-"""The same where no job waits for the next step."""
+ALONE: Final = 64
+"""The same while no job waits for the next step: what a step takes beside its batches is a tenth of one."""
 
 SWITCH_SECONDS: Final = 0.0005
 """How long the device thread may keep the interpreter; Python's 5 ms would add up to late answers."""
 
 Result = TypeVar("Result")
 RunBatch: TypeAlias = Callable[[Sequence[BatchItem]], Sequence[BatchResult]]
+Size: TypeAlias = tuple[Phase, int, int, bool]
 Job: TypeAlias = Callable[[], Coroutine[Any, Any, Result]]
 """A coroutine function that the device thread runs: it awaits `compute` and `gather`, and nothing else."""
 
@@ -130,17 +131,20 @@ def _advanced(going: Sequence[_Member[Result]], results: Sequence[BatchResult]) 
 class Request(Generic[Result]):
     """A job, who asked for it, the items that it awaits, and what became of it.
 
-    `first_rows` are those of its first batch, `timings` the seconds that it waited for that, and those of its
+    `rows` are those of its next batch, `timings` the seconds that it waited for its first, and those of its
     batches. Only the device thread runs the job; the future belongs to the event loop that waits. With a
     `buffer` that is full it is `parked`: out of the queue until the reader goes on.
     """
 
     job: Job[Result]
     caller: Call
-    first_rows: int
+    tenant: str
+    rows: int
     future: "asyncio.Future[Result]"
     buffer: Buffer[Any] | None = None
     items: Sequence[BatchItem] = ()
+    sizes: Sequence[Size] = ()
+    short: bool = False
     over: bool = False
     cancelled: bool = False
     parked: float | None = None
@@ -148,16 +152,6 @@ class Request(Generic[Result]):
     timings: dict[str, float] = field(default_factory=partial(dict, queue=0.0, compute=0.0))
     coroutine: Coroutine[Any, Any, Result] | None = None
     result: Result = field(init=False)
-
-    @property
-    def tenant(self) -> str:
-        """Whose it is."""
-        return self.caller.tenant
-
-    @property
-    def rows(self) -> int:
-        """Rows of its next batch."""
-        return sum(rows for _, rows, _ in map(size_of, self.items)) if self.items else self.first_rows
 
     def go_on(self, results: Sequence[BatchResult] | None, began: float) -> None:
         """Run to the next await, or to the end; the outcome is on its way when this returns.
@@ -169,6 +163,9 @@ class Request(Generic[Result]):
         outcome: Any = None
         try:
             self.items = self.coroutine.send(results)
+            self.sizes = [size_of(item) for item in self.items]
+            self.rows = sum([rows for _, rows, _, _ in self.sizes])
+            self.short = all([short for *_, short in self.sizes])  # noqa: C419 - takes half as long
         except StopIteration as stop:
             self.over, outcome = True, stop.value
         except Exception as error:
@@ -238,7 +235,7 @@ class Worker:
         Cancelling the wait cancels the job between two batch steps. Raises Overloaded, Draining.
         """
         future = asyncio.get_running_loop().create_future()
-        request = Request(job, caller, max(1, rows), future)
+        request = Request(job, caller, caller.tenant, max(1, rows), future)
         self._add(request)
         try:
             await future
@@ -260,7 +257,7 @@ class Worker:
         SlowConsumer.
         """
         future = asyncio.get_running_loop().create_future()
-        request = Request(partial(job, buffer.put), caller, max(1, rows), future, buffer)
+        request = Request(partial(job, buffer.put), caller, caller.tenant, max(1, rows), future, buffer)
         self._add(request)
         future.add_done_callback(lambda _: buffer.end())
         try:
@@ -359,14 +356,14 @@ class Worker:
         for number in range(ALONE):
             if not going or (number >= SHORT and self._scheduler.waiting):
                 break
-            items = [item for request in going for item in request.items]
-            for phase, own_rows, own_tokens in map(size_of, items):
-                rows[phase] += 0 if number else own_rows
-                tokens[phase] += own_tokens
-            since, results = time.perf_counter(), iter(self._computed(items, going))
+            since = time.perf_counter()
+            results = iter(self._computed([item for request in going for item in request.items], going))
             for request in going:
+                for phase, own_rows, own_tokens, _ in request.sizes:
+                    rows[phase] += 0 if number else own_rows
+                    tokens[phase] += own_tokens
                 request.go_on([next(results) for _ in request.items], since)
-            going = [request for request in going if request.items and all(map(is_short, request.items))]
+            going = [one for one in going if one.items and not one.cancelled and one.short]
         self.metrics.batch_step_finished(time.perf_counter() - began, rows, tokens)
         with self._wake:
             for request in step:
@@ -398,18 +395,15 @@ class Worker:
             request.end(Draining("the server is shutting down; retry later"))
 
 
-def size_of(item: BatchItem) -> tuple[Phase, int, int]:
-    """What an item is counted as, its rows of the batch, and the tokens of its text."""
-    if isinstance(item, DecodeStep):
-        return "generate", len(item.cursor.states_R2U), 1
-    if isinstance(item, ObserveChunk):
-        return "update" if item.learns else "score", item.state.expert_config.rows, len(item.ids)
-    return "score", len(item.cursor.states_R2U), len(item.ids)
+def size_of(item: BatchItem) -> Size:
+    """What an item is counted as, its rows of the batch, the tokens of its text, and whether it is short.
 
-
-def is_short(item: BatchItem) -> bool:
-    """Whether an item is a single token, or the end of a text that ends no segment.
-
-    Several of these weigh as much as one segment, from which is learned.
+    That is a single token, or the end of a text that ends no segment: several of these weigh as much as one
+    segment, from which is learned.
     """
-    return isinstance(item, DecodeStep) or (isinstance(item, ObserveChunk) and not item.ends)
+    if isinstance(item, DecodeStep):
+        return "generate", len(item.cursor.states_R2U), 1, True
+    if isinstance(item, ObserveChunk):
+        phase: Phase = "update" if item.learns else "score"
+        return phase, item.state.expert_config.rows, len(item.ids), not item.ends
+    return "score", len(item.cursor.states_R2U), len(item.ids), False

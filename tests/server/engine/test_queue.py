@@ -11,8 +11,9 @@ from rlstm_server.store.base import SessionKey
 
 
 def started(work):
-    call = Call(tenant="a", request_id="r", session="s")
-    return Task(work, call, SessionKey("a", "s"), "k")
+    task = Task(Call(tenant="a", request_id="r", session="s"), SessionKey("a", "s"), "k")
+    task.task = asyncio.ensure_future(work(task))
+    return task
 
 
 async def test_work_outside_a_commit_stops_with_its_waiter():

@@ -14,7 +14,7 @@ from rlstm_model.adaptation.items import DecodeStep, ScoreChunk
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.caller import Call
 from rlstm_server.engine.buffer import EVENT_BYTES, Buffer
-from rlstm_server.engine.worker import SHORT, Worker, compute, gather, is_short, size_of
+from rlstm_server.engine.worker import SHORT, Worker, compute, gather, size_of
 from rlstm_server.errors import Draining, InternalError, NotFound, SlowConsumer
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.generation import TokenEvent
@@ -222,13 +222,12 @@ def test_items_are_counted_by_what_they_are_for(tools):
         DecodeStep(reader, reader.cursor),
     ]
     assert [size_of(item) for item in items] == [
-        ("update", 2, 5),
-        ("score", 2, 5),
-        ("score", 2, 2),
-        ("score", 1, 3),
-        ("generate", 2, 1),
+        ("update", 2, 5, False),
+        ("score", 2, 5, False),
+        ("score", 2, 2, True),
+        ("score", 1, 3, False),
+        ("generate", 2, 1, True),
     ]
-    assert [is_short(item) for item in items] == [False, False, True, False, True]
 
 
 # ---- many coroutines as one job ---------------------------------------------------------------------------

@@ -390,13 +390,23 @@ static void learn_from(rl_pool *pool) {
   }
 }
 
+/* Into how many batches rows are cut, so that all threads have as many. */
+static int32_t batches_of(const rl_pool *pool, int32_t rows) {
+  const int32_t count = (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, threads = pool->threads;
+  return rows < threads ? count : (count + threads - 1) / threads * threads;
+}
+
 int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_row *row, float temperature) {
   if (!valid(model, rows, row, temperature)) return -2;
   const int few = pool->threads > 1 && rows < ROWS_A_THREAD * pool->threads;
   const int split = few && multiply_adds(model, rows, row) >= LITTLE, together = split && pool->apart == 0;
   if (split && !together) pool->apart--;
-  int32_t count = few ? 1 : (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
-  if (!few && count % pool->threads != 0 && rows >= pool->threads) count += pool->threads - count % pool->threads;
+  int32_t learners = 0;
+  while (learners < rows && row[learners].targets != NULL) learners++;
+  const int32_t least = ROWS_AT_ONCE * pool->threads;
+  if (few || learners < least || rows - learners < least) learners = 0; /* all of them alike */
+  const int32_t learning = batches_of(pool, learners);
+  const int32_t count = few ? 1 : learning + batches_of(pool, rows - learners);
   window *w = &pool->window;
   w->batch = calloc(count, sizeof *w->batch);
   w->row = calloc(rows, sizeof *w->row);
@@ -405,8 +415,9 @@ int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_r
   atomic_store(&pool->failed, w->batch == NULL || w->row == NULL);
   if (!atomic_load(&pool->failed)) {
     for (int i = 0, at = 0; i < count; i++) { /* every batch gets rows of all lengths */
-      const int first = at;
-      for (int r = i; r < rows; r += count) w->row[at++] = &row[r];
+      const int first = at, end = i < learning ? learners : rows;
+      for (int r = i < learning ? i : learners + i - learning; r < end; r += i < learning ? learning : count - learning)
+        w->row[at++] = &row[r];
       w->batch[i] = (rl_batch){.model = model, .rows = at - first, .row = w->row + first, .temperature = temperature,
                                .arena = &pool->arena[0], .team = together ? &pool->team : &pool->alone};
     }
@@ -470,23 +481,17 @@ int32_t rl_mix(int32_t experts, int32_t vocab, int64_t stride, const float *cons
 
 /* ---- packing -------------------------------------------------------------------------------------------- */
 
-INLINE int64_t padded_place(int64_t i, int64_t block) {
-  return i / block * ((block + RL_LANES - 1) / RL_LANES * RL_LANES) + i % block;
-}
-
-void rl_pack(const float *matrix, const float *delta, int32_t n, int32_t m, int32_t row_blocks, int32_t column_blocks,
-             float *forward, float *backward) {
-  const int64_t rows = n / row_blocks, columns = m / column_blocks;
-  const int64_t depth = column_blocks * ((columns + RL_LANES - 1) / RL_LANES * RL_LANES);
-  const int64_t height = row_blocks * ((rows + RL_LANES - 1) / RL_LANES * RL_LANES);
+void rl_pack(const float *matrix, const float *delta, int32_t n, int32_t m, int32_t blocks, float *forward,
+             float *backward) {
+  const int64_t rows = n / blocks, depth = (m + RL_LANES - 1) / RL_LANES * RL_LANES;
+  const int64_t height = blocks * ((rows + RL_LANES - 1) / RL_LANES * RL_LANES);
   for (int64_t i = 0; i < n; i++) {
-    const int64_t row = padded_place(i, rows);
+    const int64_t row = i / rows * (height / blocks) + i % rows;
     float *ahead = forward + row / RL_LANES * depth * RL_LANES + row % RL_LANES, *back = backward + row * RL_LANES;
     for (int64_t j = 0; j < m; j++) {
-      const int64_t column = padded_place(j, columns);
       const float value = matrix[i * m + j] + (delta == NULL ? 0.0f : delta[i * m + j]);
-      ahead[column * RL_LANES] = value;
-      back[column / RL_LANES * height * RL_LANES + column % RL_LANES] = value;
+      ahead[j * RL_LANES] = value;
+      back[j / RL_LANES * height * RL_LANES + j % RL_LANES] = value;
     }
   }
 }

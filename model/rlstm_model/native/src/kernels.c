@@ -61,6 +61,10 @@ INLINE void tile(const int rows, const int panels, const int half, const rl_tile
       for (int q = 0; q < PARTS; q++)
         factor[p * PARTS + q] = half ? load_half(h + p * t->panel + k * LANES + q * WIDTH)
                                      : load(w + p * t->panel + k * LANES + q * WIDTH);
+/* The panels that come next are on their way while these are multiplied. */
+#pragma GCC unroll 32
+    for (int p = 0; p < panels && rows >= 6; p++)
+      __builtin_prefetch((const char *)t->w + ((p + panels) * t->panel + k * LANES) * (half ? 2 : 4));
 #pragma GCC unroll 32
     for (int r = 0; r < rows; r++) {
       vec value = all(x[r * t->ldx + k]);
@@ -104,29 +108,32 @@ static const tile_function wide[MOST_ROWS][2] = {WIDE(1, 4), WIDE(2, 2), WIDE(3,
 static const tile_function narrow[MOST_ROWS][2] = {NARROW(1), NARROW(2), NARROW(3), NARROW(4), NARROW(5), NARROW(6)};
 #endif
 
-/* Columns first .. last (panels) of y = W x, or of y = W' x, for `rows` rows. */
+/* Columns first .. last (panels) of y = W x, or of y = W' x, for `rows` rows. Padding is not added up. */
 static void product(const rl_matrix *w, int transposed, const float *x, int64_t ldx, int rows, float *y, int64_t ldy,
                     int fresh, int first, int last) {
   if (rows == 0 || first >= last) return;
-  const int depth = transposed ? w->n : w->m;
+  const int depth = transposed ? w->n : w->m, parts = transposed ? w->blocks : 1;
+  const int part = depth / parts, real = transposed ? w->rows : w->columns;
   const char *packed = transposed ? w->backward : w->forward;
   const int blocks = (rows + MOST_ROWS - 1) / MOST_ROWS, most = (rows + blocks - 1) / blocks;
   const int at_once = panels_of[most];
   for (int panel = first; panel < last;) {
     const int panels = last - panel >= at_once ? at_once : 1;
-    for (int k = 0; k < depth; k += DEPTH) {
-      rl_tile t = {.panel = (int64_t)depth * LANES, .depth = depth - k < DEPTH ? depth - k : DEPTH, .ldx = ldx,
-                   .ldy = ldy, .fresh = fresh && k == 0};
-      t.w = packed + (panel * t.panel + (int64_t)k * LANES) * (w->half ? 2 : 4);
-      for (int block = 0, row = 0; block < blocks; block++) {
-        const int own = (rows - row + blocks - block - 1) / (blocks - block);
-        t.x = x + row * ldx + k;
-        t.y = y + row * ldy + panel * LANES;
-        const tile_function multiply = panels > 1 ? wide[own - 1][w->half] : narrow[own - 1][w->half];
-        multiply(&t);
-        row += own;
+    rl_tile t = {.panel = (int64_t)depth * LANES, .ldx = ldx, .ldy = ldy, .fresh = fresh};
+    for (int begin = 0; begin < depth; begin += part)
+      for (int k = begin; k < begin + real; k += DEPTH) {
+        t.depth = begin + real - k < DEPTH ? begin + real - k : DEPTH;
+        t.w = packed + (panel * t.panel + (int64_t)k * LANES) * (w->half ? 2 : 4);
+        for (int block = 0, row = 0; block < blocks; block++) {
+          const int own = (rows - row + blocks - block - 1) / (blocks - block);
+          t.x = x + row * ldx + k;
+          t.y = y + row * ldy + panel * LANES;
+          const tile_function multiply = panels > 1 ? wide[own - 1][w->half] : narrow[own - 1][w->half];
+          multiply(&t);
+          row += own;
+        }
+        t.fresh = 0;
       }
-    }
     panel += panels;
   }
 }
@@ -145,7 +152,8 @@ INLINE range share(int64_t count, int thread, int threads) {
 
 /* ---- matrices with what rows add ------------------------------------------------------------------------ */
 
-/* A batch at work. Activations of token `offset[t] + row` stand in its place of each array. */
+/* A batch at work. Activations of a row's token t stand in place `offset[t] + row`; where only learning looks back on
+ * them in `t learners + row`, so that what rows that do not learn left there is overwritten in the next step. */
 typedef struct {
   rl_batch *batch;
   const rl_model *model;
@@ -155,6 +163,7 @@ typedef struct {
   int32_t *active;         /* [steps] rows that read a token */
   int32_t *adding;         /* [steps] rows up to the last one that has fast weights */
   int64_t *offset;         /* [steps + 1] */
+  int64_t kept;            /* tokens of the arrays that only learning looks back on */
   const float **own;       /* [rows] */
   int64_t width, widest;   /* units of all layers together; the widest vector */
   float *low, *middle;     /* between the factors of what rows add */
@@ -245,6 +254,38 @@ static void fill_bias(const rl_bias *bias, int rows, const float *const *own, fl
     }
 }
 
+/* Rows of a core's gradient that are summed at once. */
+#define OUTER_ROWS 8
+
+/* `rows` rows of a core's gradient: each element is the sum over the steps of d_i x_j. */
+INLINE void outer_rows(const int rows, float *gradient, int64_t m, const float *d, int64_t ldd, const float *x,
+                       int64_t ldx, int steps) {
+  for (int64_t j = 0; j < m; j += WIDTH) {
+    vec sum[OUTER_ROWS];
+    for (int i = 0; i < rows; i++) sum[i] = load(gradient + i * m + j);
+    for (int t = 0; t < steps; t++) {
+      const vec value = load(x + t * ldx + j);
+      for (int i = 0; i < rows; i++) sum[i] = fma_(all(d[t * ldd + i]), value, sum[i]);
+    }
+    for (int i = 0; i < rows; i++) store(gradient + i * m + j, sum[i]);
+  }
+}
+
+/* The gradient of each row's core [n, m] at `own`, the thread's rows: d is [learned, n], x [learned, m]. */
+static void outer_sums(work *w, int64_t own, const float *d, int64_t ldd, int64_t n, const float *x, int64_t ldx,
+                       int64_t m) {
+  const range mine = share(n, w->thread, w->threads);
+  const int learners = w->learners, steps = (int)(w->learned / learners);
+  for (int row = 0; row < learners; row++) {
+    float *gradient = w->gradient + row * w->model->own_size + own;
+    const float *dr = d + row * ldd, *xr = x + row * ldx;
+    int64_t i = mine.first;
+    for (; i + OUTER_ROWS <= mine.last; i += OUTER_ROWS)
+      outer_rows(OUTER_ROWS, gradient + i * m, m, dr + i, learners * ldd, xr, learners * ldx, steps);
+    for (; i < mine.last; i++) outer_rows(1, gradient + i * m, m, dr + i, learners * ldd, xr, learners * ldx, steps);
+  }
+}
+
 /* The gradient at what a row adds to W, from gradients `d` at the products W x of its tokens.
  *
  * Both are [learned, ..], token after token, `learners` rows a token; `scratch` holds them between the axes. */
@@ -262,24 +303,7 @@ static void weight_gradient(work *w, const rl_weight *weight, const float *d, in
   } else {
     n = weight->shared.n, m = weight->shared.m, ld_n = ldd, ld_m = ldx;
   }
-  range mine = share(n, w->thread, w->threads);
-  const int learners = w->learners, steps = (int)(w->learned / learners);
-  for (int row = 0; row < learners; row++) {
-    float *gradient = w->gradient + row * w->model->own_size + weight->own;
-    const float *dr = d + row * ld_n, *xr = x + row * ld_m;
-    for (int64_t i = mine.first; i < mine.last; i++)
-      for (int64_t j = 0; j < m; j += LANES) {
-        float *to = gradient + i * m + j;
-        vec sum[PARTS];
-        for (int p = 0; p < PARTS; p++) sum[p] = load(to + p * WIDTH);
-        for (int t = 0; t < steps; t++) {
-          const vec value = all(dr[t * learners * ld_n + i]);
-          for (int p = 0; p < PARTS; p++)
-            sum[p] = fma_(value, load(xr + t * learners * ld_m + j + p * WIDTH), sum[p]);
-        }
-        for (int p = 0; p < PARTS; p++) store(to + p * WIDTH, sum[p]);
-      }
-  }
+  outer_sums(w, weight->own, d, ld_n, n, x, ld_m, m);
   wait_(w);
 }
 
@@ -300,8 +324,9 @@ static void bias_gradient(work *w, const rl_bias *bias, const float *d, int64_t 
 
 /* Activations of one layer over a window, [tokens, ..] each, and gradients [learned, ..] where it learns. */
 typedef struct {
-  float *x, *h, *c, *gates, *u, *tanh_c; /* what it reads; h; c; i j f o; i * j; tanh c */
-  float *low, *gate, *gated;             /* [rounds][tokens, ..] */
+  float *x, *h, *c;                      /* what it reads; h; c */
+  float *gates, *u, *tanh_c;             /* i j f o; i * j; tanh c: [kept, ..] */
+  float *low, *gate, *gated;             /* [rounds][kept, ..] */
   float *h0, *c0;                        /* [rows, hidden] before the window */
   float *d_gates, *d_low, *d_gate, *d_x; /* gradients before the sigmoids and tanh, and at what it reads */
 } trail;
@@ -319,12 +344,12 @@ static void mogrify(work *w, const rl_layer *layer, const trail *a, int64_t at, 
   for (int k = 0; k < model->rounds; k++) {
     const int64_t width = round_width(layer, k), from = round_width(layer, k + 1);
     const float *source = k % 2 == 0 ? *h : *x, *target = k % 2 == 0 ? *x : *h;
-    float *gate = a->gate + round_place(layer, k, w->tokens) + at * width;
-    float *gated = a->gated + round_place(layer, k, w->tokens) + at * width;
+    float *gate = a->gate + round_place(layer, k, w->kept) + at * width;
+    float *gated = a->gated + round_place(layer, k, w->kept) + at * width;
     const range columns = share(width / LANES, w->thread, w->threads);
     int64_t ld = from;
     if (layer->down != NULL) {
-      float *low = a->low + (k * w->tokens + at) * layer->low;
+      float *low = a->low + (k * w->kept + at) * layer->low;
       apply(w, &layer->down[k], source, from, rows, adding, w->own, low, layer->low, 1, 1, 0,
             share(layer->low / LANES, w->thread, w->threads));
       wait_(w);
@@ -342,14 +367,15 @@ static void mogrify(work *w, const rl_layer *layer, const trail *a, int64_t at, 
   }
 }
 
-static void cell(work *w, const rl_layer *layer, const trail *a, int64_t at, int rows, int adding, const float *x,
+static void cell(work *w, const rl_layer *layer, const trail *a, int t, int rows, int adding, const float *x,
                  const float *h_in, const float *c_old) {
   const int rlstm = w->model->rlstm, capped = w->model->capped;
   const int64_t n = layer->hidden;
   const int width = (int)(n / LANES);
   const range columns = share(width, w->thread, w->threads);
-  float *gates = a->gates + at * 4 * n, *u = a->u + at * n, *c = a->c + at * n, *tanh_c = a->tanh_c + at * n;
-  float *h = a->h + at * n;
+  const int64_t at = (int64_t)t * w->learners;
+  float *gates = a->gates + at * 4 * n, *u = a->u + at * n, *tanh_c = a->tanh_c + at * n;
+  float *h = a->h + w->offset[t] * n, *c = a->c + w->offset[t] * n;
   fill_bias(&layer->bias, rows, w->own, gates, 4 * n, 4, width, columns);
   apply(w, &layer->h, h_in, n, rows, adding, w->own, gates, 4 * n, 0, rlstm ? 3 : 4, width, columns);
   apply(w, &layer->x, x, layer->input, rows, adding, w->own, gates, 4 * n, 0, rlstm ? 2 : 4, width, columns);
@@ -384,23 +410,23 @@ static void cell(work *w, const rl_layer *layer, const trail *a, int64_t at, int
 static void unroll(work *w, const rl_layer *layer, const trail *a) {
   const int64_t n = layer->hidden;
   for (int t = 0; t < w->steps; t++) {
-    const int64_t at = w->offset[t];
-    const float *x = a->x + at * layer->input;
+    const float *x = a->x + w->offset[t] * layer->input;
     const float *h = t == 0 ? a->h0 : a->h + w->offset[t - 1] * n;
     const float *c = t == 0 ? a->c0 : a->c + w->offset[t - 1] * n;
-    mogrify(w, layer, a, at, w->active[t], w->adding[t], &x, &h);
-    cell(w, layer, a, at, w->active[t], w->adding[t], x, h, c);
+    mogrify(w, layer, a, (int64_t)t * w->learners, w->active[t], w->adding[t], &x, &h);
+    cell(w, layer, a, t, w->active[t], w->adding[t], x, h, c);
   }
 }
 
 /* One step back through the cell: from gradients at its h and c to those at what it read, in place. */
 static void cell_back(work *w, const rl_layer *layer, const trail *a, int t, float *dx, float *dh, float *dc) {
   const int rlstm = w->model->rlstm, capped = w->model->capped, rows = w->learners;
-  const int64_t n = layer->hidden, at = w->offset[t], to = (int64_t)t * rows;
+  const int64_t n = layer->hidden, at = (int64_t)t * rows;
   const range columns = share(n / LANES, w->thread, w->threads);
-  const float *gates = a->gates + at * 4 * n, *u = a->u + at * n, *tanh_c = a->tanh_c + at * n, *h = a->h + at * n;
+  const float *gates = a->gates + at * 4 * n, *u = a->u + at * n, *tanh_c = a->tanh_c + at * n;
+  const float *h = a->h + w->offset[t] * n;
   const float *c_old = t == 0 ? a->c0 : a->c + w->offset[t - 1] * n;
-  float *d = a->d_gates + to * 4 * n;
+  float *d = a->d_gates + at * 4 * n;
   for (int row = 0; row < rows; row++) EACH(i, columns) {
       const float *g = gates + row * 4 * n + i;
       const vec out = load(g + 3 * n), squashed = load(tanh_c + row * n + i), left = load(dh + row * n + i);
@@ -451,12 +477,12 @@ static void cell_back(work *w, const rl_layer *layer, const trail *a, int t, flo
 /* One step back through the rounds: from gradients at the x and h that left them to those that entered. */
 static void mogrify_back(work *w, const rl_layer *layer, const trail *a, int t, float *dx, float *dh) {
   const int rows = w->learners;
-  const int64_t at = w->offset[t], to = (int64_t)t * rows;
+  const int64_t at = (int64_t)t * rows;
   for (int k = w->model->rounds - 1; k >= 0; k--) {
     const int64_t width = round_width(layer, k), from = round_width(layer, k + 1);
-    const float *gate = a->gate + round_place(layer, k, w->tokens) + at * width;
-    const float *gated = a->gated + round_place(layer, k, w->tokens) + at * width;
-    float *d = a->d_gate + round_place(layer, k, w->learned) + to * width;
+    const float *gate = a->gate + round_place(layer, k, w->kept) + at * width;
+    const float *gated = a->gated + round_place(layer, k, w->kept) + at * width;
+    float *d = a->d_gate + round_place(layer, k, w->learned) + at * width;
     float *target = k % 2 == 0 ? dx : dh, *source = k % 2 == 0 ? dh : dx;
     const int64_t ld_target = k % 2 == 0 ? w->widest : layer->hidden, ld_source = k % 2 == 0 ? layer->hidden : w->widest;
     const range columns = share(width / LANES, w->thread, w->threads);
@@ -469,7 +495,7 @@ static void mogrify_back(work *w, const rl_layer *layer, const trail *a, int t, 
     wait_(w);
     const range into = share(from / LANES, w->thread, w->threads);
     if (layer->down != NULL) {
-      float *d_low = a->d_low + (k * w->learned + to) * layer->low;
+      float *d_low = a->d_low + (k * w->learned + at) * layer->low;
       apply_back(w, &layer->up[k], d, width, rows, w->own, d_low, layer->low, 1,
                  share(layer->low / LANES, w->thread, w->threads));
       wait_(w);
@@ -507,17 +533,15 @@ static void layer_gradients(work *w, const rl_layer *layer, const trail *a, cons
       memcpy(h_in + (int64_t)t * w->learners * n, t == 0 ? a->h0 : a->h + w->offset[t - 1] * n,
              w->learners * n * sizeof(float));
   wait_(w);
-  const float *x = gather(w, last_x < 0 ? a->x : a->gated + round_place(layer, (int)last_x, w->tokens), layer->input,
-                          room->source);
+  const float *x = last_x < 0 ? gather(w, a->x, layer->input, room->source)
+                              : a->gated + round_place(layer, (int)last_x, w->kept);
   weight_gradient(w, &layer->x, a->d_gates, 4 * n, x, layer->input, room->low_d, room->low_x);
   wait_(w);
-  const float *h = last_h < 0 ? before
-                              : gather(w, a->gated + round_place(layer, (int)last_h, w->tokens), n, room->source);
+  const float *h = last_h < 0 ? before : a->gated + round_place(layer, (int)last_h, w->kept);
   weight_gradient(w, &layer->h, a->d_gates, 4 * n, h, n, room->low_d, room->low_x);
   wait_(w);
   if (model->rlstm) {
-    weight_gradient(w, &layer->u, a->d_gates + 2 * n, 4 * n, gather(w, a->u, n, room->source), n, room->low_d,
-                    room->low_x);
+    weight_gradient(w, &layer->u, a->d_gates + 2 * n, 4 * n, a->u, n, room->low_d, room->low_x);
     wait_(w);
     weight_gradient(w, &layer->c, a->d_gates + 3 * n, 4 * n, gather(w, a->c, n, room->source), n, room->low_d,
                     room->low_x);
@@ -527,13 +551,13 @@ static void layer_gradients(work *w, const rl_layer *layer, const trail *a, cons
   for (int k = 0; k < rounds; k++) {
     const int64_t width = round_width(layer, k), from = round_width(layer, k + 1);
     const float *source = before, *d = a->d_gate + round_place(layer, k, w->learned);
-    if (k > 0) source = gather(w, a->gated + round_place(layer, k - 1, w->tokens), from, room->source);
+    if (k > 0) source = a->gated + round_place(layer, k - 1, w->kept);
     bias_gradient(w, &layer->gate[k], d, width);
     if (layer->down != NULL) {
       weight_gradient(w, &layer->down[k], a->d_low + k * w->learned * layer->low, layer->low, source, from,
                       room->low_d, room->low_x);
       wait_(w);
-      source = gather(w, a->low + k * w->tokens * layer->low, layer->low, room->source);
+      source = a->low + k * w->kept * layer->low;
       weight_gradient(w, &layer->up[k], d, width, source, layer->low, room->low_d, room->low_x);
     } else {
       weight_gradient(w, &layer->up[k], d, width, source, from, room->low_d, room->low_x);
@@ -601,7 +625,7 @@ static void embed(work *w, float *x) {
 }
 
 /* Gradients at what rows add to the embedding, from those at what the first layer read. */
-static void embed_back(work *w, const float *d_x, float *low) {
+static void embed_back(work *w, const float *d_x, float *low, float *left) {
   const rl_model *model = w->model;
   const int64_t width = model->embedding_width;
   const int q = model->input_q, r = model->input_r, rows = w->learners;
@@ -609,17 +633,11 @@ static void embed_back(work *w, const float *d_x, float *low) {
   if (r > 0) {
     const range mine = share(q / LANES, w->thread, w->threads);
     product(&model->input_right, 0, d_x, width, (int)w->learned, low, q, 1, mine.first, mine.last);
-    EACH(i, mine)
-    for (int64_t token = 0; token < w->learned; token++) {
-      const rl_row *row = w->batch->row[token % rows];
-      float *gradient = w->gradient + token % rows * model->own_size;
-      const float *left = model->input_left + (int64_t)row->ids[token / rows] * r;
-      const vec value = load(low + token * q + i);
-      for (int j = 0; j < r; j++) {
-        float *to = gradient + model->input_own + (int64_t)j * q + i;
-        store(to, fma_(all(left[j]), value, load(to)));
-      }
-    }
+    for (int64_t token = w->thread; token < w->learned; token += w->threads)
+      memcpy(left + token * r, model->input_left + (int64_t)w->batch->row[token % rows]->ids[token / rows] * r,
+             r * sizeof(float));
+    wait_(w);
+    outer_sums(w, model->input_own, left, r, r, low, q, q);
   } else {
     const range mine = share(width / LANES, w->thread, w->threads);
     for (int64_t token = 0; token < w->learned; token++) {
@@ -807,6 +825,14 @@ typedef struct {
 
 INLINE int64_t blocks_of(const rl_model *model) { return (model->fast_weights + BLOCK - 1) / BLOCK; }
 
+/* Where fast weights from `p` on stand, as one piece of LANES; NULL where they are scattered. */
+INLINE float *piece(const rl_model *model, float *own, int64_t p, int count) {
+  const int32_t *place = model->places + p;
+  int32_t apart = count - LANES;
+  for (int i = 0; i < count; i++) apart |= place[i] - place[0] - i;
+  return apart == 0 ? own + place[0] : NULL;
+}
+
 /* Copy `count` values of `size` bytes; zeros fill up LANES. */
 INLINE void some(void *to, const void *from, int count, int size) {
   if (count < LANES) memset(to, 0, LANES * size);
@@ -847,21 +873,29 @@ static void expand(work *w) {
       const int count = AT_ONCE(p, mine.last);
       float delta[LANES];
       deltas_at(model, w->batch->row[row], p, count, delta);
-      for (int i = 0; i < count; i++) own[model->places[p + i]] = delta[i];
+      float *to = piece(model, own, p, count);
+      if (to != NULL)
+        memcpy(to, delta, sizeof delta);
+      else
+        for (int i = 0; i < count; i++) own[model->places[p + i]] = delta[i];
     }
   }
   wait_(w);
 }
 
 /* One step of the rule for a block of a row's fast weights; the sums that its guards need. */
-static block_sums move_block(const rl_model *model, const rl_row *row, const float *gradient, float *moved,
+static block_sums move_block(const rl_model *model, const rl_row *row, float *gradient, float *moved,
                              int64_t first, int64_t last) {
   float lane[3][LANES] = {{0}}, shrink[LANES], precision[LANES];
   for (int i = 0; i < LANES; i++) shrink[i] = model->shrink_all, precision[i] = 1.0f;
   for (int64_t p = first; p < last; p += LANES) {
     const int count = AT_ONCE(p, last);
     float own[LANES] = {0}, delta[LANES];
-    for (int i = 0; i < count; i++) own[i] = gradient[model->places[p + i]];
+    const float *from = piece(model, gradient, p, count);
+    if (from != NULL)
+      memcpy(own, from, sizeof own);
+    else
+      for (int i = 0; i < count; i++) own[i] = gradient[model->places[p + i]];
     deltas_at(model, row, p, count, delta);
     if (model->shrink != NULL) some(shrink, model->shrink + p, count, sizeof(float));
     if (model->precision != NULL) some(precision, model->precision + p, count, sizeof(float));
@@ -1004,6 +1038,7 @@ static plan lay_out(rl_batch *batch) {
   }
   if (real) w->offset[w->steps] = w->tokens;
   w->learned = (int64_t)w->learners * w->steps;
+  w->kept = w->learned + w->rows - w->learners;
 
   int64_t axis = most(model->input_r, model->input_q);
   w->widest = most(model->embedding_width, model->feature_width);
@@ -1050,12 +1085,12 @@ static plan lay_out(rl_batch *batch) {
         .x = rl_take(arena, w->tokens * layer->input),
         .h = rl_take(arena, w->tokens * n),
         .c = rl_take(arena, w->tokens * n),
-        .gates = rl_take(arena, w->tokens * 4 * n),
-        .u = rl_take(arena, w->tokens * n),
-        .tanh_c = rl_take(arena, w->tokens * n),
-        .low = rl_take(arena, w->tokens * layer->low * model->rounds),
-        .gate = rl_take(arena, w->tokens * rounds),
-        .gated = rl_take(arena, w->tokens * rounds),
+        .gates = rl_take(arena, w->kept * 4 * n),
+        .u = rl_take(arena, w->kept * n),
+        .tanh_c = rl_take(arena, w->kept * n),
+        .low = rl_take(arena, w->kept * layer->low * model->rounds),
+        .gate = rl_take(arena, w->kept * rounds),
+        .gated = rl_take(arena, w->kept * rounds),
         .h0 = rl_take(arena, w->rows * n),
         .c0 = rl_take(arena, w->rows * n),
     };
@@ -1143,7 +1178,7 @@ static void learn(plan *p) {
     else
       add_to(w, p->arriving, model->stacking == RL_SKIP ? p->d_features : p->arriving, p->trail[l].d_x, count);
   }
-  if (p->lowest == 0) embed_back(w, p->trail[0].d_x, p->back.low_d);
+  if (p->lowest == 0) embed_back(w, p->trail[0].d_x, p->back.low_d, p->back.low_x);
 }
 
 int64_t FOR_SET(rl_room)(rl_batch *batch) {

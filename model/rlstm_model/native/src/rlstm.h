@@ -19,9 +19,10 @@
 #endif
 
 /* A matrix [n, m], n and m padded, packed in panels of LANES columns of the product: `forward` is
- * [n / LANES][m][LANES], for y = W x; `backward` is [m / LANES][n][LANES], for x = W' y. `half`: float16. */
+ * [n / LANES][m][LANES], for y = W x; `backward` is [m / LANES][n][LANES], for x = W' y. `half`: float16. Of m
+ * `columns` are no padding; n is `blocks` padded one by one, of which `rows` each are none. */
 typedef struct {
-  int32_t n, m, half;
+  int32_t n, m, half, blocks, rows, columns;
   const void *forward, *backward;
 } rl_matrix;
 
@@ -128,10 +129,10 @@ RL_API void rl_pool_free(rl_pool *pool);
  * none. */
 RL_API int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_row *row, float temperature);
 
-/* Pack the sum of a matrix [n, m] and, unless it is NULL, of `delta` [n, m], all float32, as an rl_matrix has it; its
- * sides are cut into blocks that are padded one by one. Padding is left as it is. */
-RL_API void rl_pack(const float *matrix, const float *delta, int32_t n, int32_t m, int32_t row_blocks,
-                    int32_t column_blocks, float *forward, float *backward);
+/* Pack the sum of a matrix [n, m] and, unless it is NULL, of `delta` [n, m], all float32, as an rl_matrix has it; `blocks`
+ * of n are padded one by one. Padding is left as it is. */
+RL_API void rl_pack(const float *matrix, const float *delta, int32_t n, int32_t m, int32_t blocks, float *forward,
+                    float *backward);
 
 /* Mix `experts` rows' log-probabilities of `length` tokens and let the weights follow them.
  *
