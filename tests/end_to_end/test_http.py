@@ -32,7 +32,7 @@ def eventually(condition, seconds=5.0):
 
 def test_a_stream_arrives_while_it_is_made(server):
     """In several reads before its end, complete, and equal to the whole answer."""
-    body = {"prompt": "é", "max_tokens": 400, "seed": 5}
+    body = {"prompt": "é", "max_tokens": 4_000, "seed": 5}
     with server.client() as client:
         whole = client.post("/generate", json=body).json()
         with client.stream("POST", "/generate", json=body | {"stream": True}) as answer:

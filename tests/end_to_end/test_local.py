@@ -57,9 +57,8 @@ def test_nothing_local_imports_torch(torch: str, tmp_path: Path) -> None:
 
 
 def test_nothing_that_asks_for_no_network_imports_torch() -> None:
-    """Help of a command that may need it, the list of corpora, and all that a start of the server does."""
+    """The list of corpora, and all that a start of the server does."""
     for arguments in (
-        ["evaluate", "--help"],
         ["corpora"],
         ["serve", "--check", "--device", "cpu", "--port", "0", "--durability", "memory"],
     ):
