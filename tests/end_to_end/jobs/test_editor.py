@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.jobs, pytest.mark.skipif(shutil.which("vim") is None, 
 SCRIPT = Path(__file__).parents[3] / "clients" / "editor" / "rlstm.vim"
 KEYS = r"""
 RlstmLearn
-call feedkeys("Gothe qu\<C-L>\<C-N>\<Esc>:w! out\<CR>:qa!\<CR>", 'tx')
+call feedkeys("Gothe qu\<C-L>\<Esc>:w! out\<CR>:qa!\<CR>", 'tx')
 """
 
 
