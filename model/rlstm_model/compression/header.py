@@ -7,8 +7,8 @@ bytes      content
 1          the version of the format
 2          n, the length of the rest of the header
 4          CRC-32 of what follows, to the end of the file
-n          the fields of :class:`Header`, in their order: whole numbers are little-endian, digests the first
-           16 bytes of a SHA-256, names have their length before them, in a byte
+n          the fields of :class:`Header`, in their order: digests are the first 8 bytes of a SHA-256; whole
+           numbers (little-endian) and names have their length before them, in a byte
 the rest   the coded tokens, in words of four bytes
 =========  ===============================================================================================
 """
@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import IO, Final
 
 MAGIC: Final = b"\xf2rlz"
-VERSION: Final = 1
-DIGEST: Final = 16
+VERSION: Final = 2
+DIGEST: Final = 8
 
 _FRONT: Final = struct.Struct("<4sBHL")
-_FIELDS: Final = struct.Struct(f"<B{DIGEST}s{DIGEST}s{DIGEST}sQQ")
+_FIELDS: Final = struct.Struct(f"<B{DIGEST}s{DIGEST}s{DIGEST}s")
 
 
 class CompressionError(ValueError):
@@ -55,30 +55,31 @@ class Header:
 
     def packed(self) -> bytes:
         """The fields as they are stored."""
-        digests = self.fingerprint, self.calibration, self.content
-        fields = _FIELDS.pack(self.kind, *digests, self.size, self.tokens)
-        return fields + b"".join(map(_with_length, (self.model, self.numerics)))
+        front = _FIELDS.pack(self.kind, self.fingerprint, self.calibration, self.content)
+        numbers = (n.to_bytes((n.bit_length() + 7) // 8, "little") for n in (self.size, self.tokens))
+        names = (name.encode() for name in (self.model, self.numerics))
+        return front + b"".join(map(_with_length, (*numbers, *names)))
 
     @classmethod
     def unpacked(cls, data: bytes) -> "Header":
         """What :meth:`packed` gave. Raises CompressionError."""
         try:
-            kind, fingerprint, calibration, content, size, tokens = _FIELDS.unpack_from(data)
-            model, rest = _without_length(data[_FIELDS.size :])
-            numerics, rest = _without_length(rest)
-        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            kind, fingerprint, calibration, content = _FIELDS.unpack_from(data)
+            size, tokens, model, numerics = _split(data[_FIELDS.size :])
+            names = model.decode(), numerics.decode()
+            if max(len(size), len(tokens)) > 7:
+                raise ValueError("no file has so many bytes")
+        except (struct.error, ValueError) as error:
             raise CompressionError("the file is damaged") from error
-        if rest:
-            raise CompressionError("the file is damaged")
         return cls(
             kind=kind,
             fingerprint=fingerprint,
             calibration=calibration,
             content=content,
-            size=size,
-            tokens=tokens,
-            model=model,
-            numerics=numerics,
+            size=int.from_bytes(size, "little"),
+            tokens=int.from_bytes(tokens, "little"),
+            model=names[0],
+            numerics=names[1],
         )
 
 
@@ -112,15 +113,19 @@ def read(source: IO[bytes]) -> tuple[Header, bytes]:
     return Header.unpacked(rest[:length]), rest[length:]
 
 
-def _with_length(name: str) -> bytes:
-    data = name.encode()
+def _with_length(data: bytes) -> bytes:
     if len(data) > 255:
-        raise CompressionError(f"the model's name is too long: {name!r}")
+        raise CompressionError(f"the model's name is too long: {data.decode()!r}")
     return bytes((len(data),)) + data
 
 
-def _without_length(data: bytes) -> tuple[str, bytes]:
-    end = 1 + data[0]
-    if len(data) < end:
-        raise IndexError(end)
-    return data[1:end].decode(), data[end:]
+def _split(data: bytes) -> list[bytes]:
+    """The fields that have their length before them. Raises ValueError for one that is cut short."""
+    fields = []
+    while data:
+        end = 1 + data[0]
+        if len(data) < end:
+            raise ValueError("cut short")
+        fields.append(data[1:end])
+        data = data[end:]
+    return fields

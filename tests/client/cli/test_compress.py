@@ -161,7 +161,7 @@ def test_a_disk_that_takes_no_more(tiny_checkpoint: Path, tmp_path: Path) -> Non
 
     def small_files_only() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))
 
     ended = piped("compress", "tale", "--model", tiny_checkpoint, cwd=tmp_path, preexec_fn=small_files_only)
     assert (ended.returncode, ended.stdout) == (2, b"")
