@@ -1,6 +1,7 @@
 """The commands together, as a person would type them: training, corpora, errors, devices."""
 
 import json
+import platform
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.checkpoint import load
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.commands.console import command
+from rlstm_training.commands.given import Compute
 from rlstm_training.corpora import CorpusError
 from rlstm_training.corpora.published import PUBLISHED
 from rlstm_training.corpora.reading import held_out
@@ -166,3 +168,15 @@ def test_an_error_that_is_foreseen_is_one_line():
     gone = raising(CorpusError("gone"))
     assert (gone.exit_code, gone.stderr) == (2, "rlstm: gone\n")
     assert isinstance(raising(ZeroDivisionError).exception, ZeroDivisionError)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="tells glibc how to keep memory")
+def test_a_steps_buffers_are_those_of_the_last_step():
+    """Not mapped anew, with a fault for each of 16,384 pages."""
+    resource = pytest.importorskip("resource")
+    Compute().prepare()
+    faults = []
+    for _ in range(3):
+        torch.zeros(1 << 24)
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    assert faults[2] - faults[1] < 1_000
