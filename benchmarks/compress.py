@@ -1,17 +1,23 @@
 """Files of `rlstm compress` beside xz and PPMd: ``python -m benchmarks.compress``.
 
 Each stream is one file of its segments, by each kind of adaptation; beside a file's bytes stand the bits that
-its text was scored with. lstm-compress and cmix, which take hours, are not run here.
+its text was scored with. ``--beside`` adds another program, as lstm-compress with its dictionary:
+
+    python -m benchmarks.compress --whole --kind both --beside "lstm-compress -c dictionary/english.dic"
 """
 
 import importlib.util
 import io
 import lzma
 import os
+import shlex
+import subprocess
+import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
+from pathlib import Path
 
 import click
 
@@ -44,12 +50,13 @@ class Packed:
 
 @dataclass(frozen=True, kw_only=True)
 class Others:
-    """A stream's own bytes, and those that others make of it; None of one that is not installed."""
+    """A stream's own bytes, and those that others make of it; None of one that is not there."""
 
     stream: str
     bytes: int
     xz: int
     ppmd: int | None
+    beside: int | None
 
 
 def packed(stream: str, content: bytes, model: str, kind: str, back: bool) -> Packed:
@@ -65,10 +72,19 @@ def packed(stream: str, content: bytes, model: str, kind: str, back: bool) -> Pa
     return Packed(stream=stream, kind=kind, bytes=done.packed, bits=done.bits)
 
 
-def others(stream: str, content: bytes) -> Others:
-    """By ``xz -9e``, and by PPMd of the order that does best."""
+def others(stream: str, content: bytes, command: str | None) -> Others:
+    """By ``xz -9e``, by PPMd of the order that does best, and by ``command FILE COMPRESSED``."""
     xz = len(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
-    return Others(stream=stream, bytes=len(content), xz=xz, ppmd=_ppmd(content))
+    beside = None if command is None else _by(command, content)
+    return Others(stream=stream, bytes=len(content), xz=xz, ppmd=_ppmd(content), beside=beside)
+
+
+def _by(command: str, content: bytes) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        text, compressed = Path(folder) / "text", Path(folder) / "compressed"
+        text.write_bytes(content)
+        subprocess.run([*shlex.split(command), text, compressed], check=True, stdout=subprocess.DEVNULL)  # noqa: S603
+        return compressed.stat().st_size
 
 
 def _ppmd(content: bytes) -> int | None:
@@ -79,18 +95,16 @@ def _ppmd(content: bytes) -> int | None:
     return min(len(pyppmd.compress(content, max_order=order, mem_size=256 << 20)) for order in ORDERS)
 
 
-def show(beside: Sequence[Others], done: Iterable[Packed], kinds: Sequence[str]) -> None:
+def show(others: Sequence[Others], done: Iterable[Packed], kinds: Sequence[str]) -> None:
     """Bytes of all, and how near ours are to what was scored."""
     ours = {(each.stream, each.kind): each for each in done}
     rows, scored = [], []
-    for each in beside:
+    for each in others:
         mine = [ours[each.stream, kind] for kind in kinds]
-        ppmd = "" if each.ppmd is None else f"{each.ppmd:,}"
-        rows.append(
-            [each.stream, f"{each.bytes:,}", f"{each.xz:,}", ppmd, *(f"{one.bytes:,}" for one in mine)]
-        )
+        sizes = each.bytes, each.xz, each.ppmd, each.beside, *(one.bytes for one in mine)
+        rows.append([each.stream, *("" if size is None else f"{size:,}" for size in sizes)])
         scored.append([each.stream, *(f"{one.bits:,.0f} + {100 * one.excess:.2f} %" for one in mine)])
-    show_table(("bytes", "original", "xz -9e", "PPMd", *kinds), rows)
+    show_table(("bytes", "original", "xz -9e", "PPMd", "beside", *kinds), rows)
     show_table(("bits scored, and more in the file", *kinds), scored)
 
 
@@ -101,6 +115,7 @@ def show(beside: Sequence[Others], done: Iterable[Packed], kinds: Sequence[str])
 @click.option("--whole", is_flag=True, help="All bytes.")
 @click.option("--kind", multiple=True, type=click.Choice(KINDS), help="(all)")
 @click.option("--back", is_flag=True, help="Decompress too, and compare.")
+@click.option("--beside", metavar="COMMAND", help="Another program: COMMAND FILE COMPRESSED.")
 @click.option("--processes", type=click.IntRange(1), help="Of one thread each (one a core).")
 @inputs.as_json
 def main(
@@ -110,6 +125,7 @@ def main(
     whole: bool,
     kind: Sequence[str],
     back: bool,
+    beside: str | None,
     processes: int | None,
     as_json: bool,
 ) -> None:
@@ -124,7 +140,7 @@ def main(
     }
     pool = ProcessPoolExecutor(processes or os.cpu_count(), mp_context=get_context("spawn"))
     with pool, progress_bar("files", len(texts) * len(kinds)) as advance:
-        beside = [pool.submit(others, name, text) for name, text in texts.items()]
+        theirs = [pool.submit(others, name, text, beside) for name, text in texts.items()]
         ours = [
             pool.submit(packed, name, text, model, each, back)
             for name, text in sorted(texts.items(), key=lambda item: -len(item[1]))
@@ -132,7 +148,7 @@ def main(
         ]
         for _ in as_completed(ours):
             advance(1)
-        told, done = [each.result() for each in beside], [each.result() for each in ours]
+        told, done = [each.result() for each in theirs], [each.result() for each in ours]
     if as_json:
         show_json(
             {

@@ -134,10 +134,13 @@ def test_compress(figures, type_command, tiny_checkpoint, monkeypatch):
     """Every stream by every kind, which give it back; xz and PPMd beside."""
     monkeypatch.setattr(compress, "stream_names", lambda: ["one"])
     monkeypatch.setattr(compress, "load_stream", lambda name, prefix: [("", TEXT[:prefix]), ("", TEXT)])
-    told = figures(compress.main, tiny_checkpoint, "--prefix", 40, "--back", "--processes", 1)
+    told = figures(
+        compress.main, tiny_checkpoint, "--prefix", 40, "--back", "--beside", "cp", "--processes", 1
+    )
     content = TEXT[:40] + TEXT
     xz = len(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
-    assert [(each["bytes"], each["xz"]) for each in told["others"]] == [(len(content), xz)]
+    beside = [(each["bytes"], each["xz"], each["beside"]) for each in told["others"]]
+    assert beside == [(len(content), xz, len(content))]
     assert [each["kind"] for each in told["ours"]] == [*COMPRESSED]
     for each in told["ours"]:
         assert each["bits"] / 8 < each["bytes"] < each["bits"] / 8 + 128
