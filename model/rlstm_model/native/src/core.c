@@ -135,8 +135,6 @@ static void make(mutex *m, condition *c) { pthread_mutex_init(m, NULL), pthread_
 
 /* Turns of an empty loop before a waiting thread lets others run. */
 #define SPINS 4000
-/* Nanoseconds of waiting after which the one that is waited for cannot be running. */
-#define LATE 500000
 
 INLINE void pause_(void) {
 #if defined(__x86_64__) || defined(_M_X64)
@@ -146,10 +144,10 @@ INLINE void pause_(void) {
 #endif
 }
 
-static int64_t nanoseconds(void) {
+static double nanoseconds(void) {
   struct timespec now;
   timespec_get(&now, TIME_UTC);
-  return now.tv_sec * 1000000000LL + now.tv_nsec;
+  return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
 void rl_barrier(rl_team *team) {
@@ -159,16 +157,11 @@ void rl_barrier(rl_team *team) {
     atomic_store_explicit(&team->turn, turn + 1, memory_order_release);
     return;
   }
-  int64_t since = 0;
-  for (int spins = 0; atomic_load_explicit(&team->turn, memory_order_acquire) == turn; spins++) {
-    if (spins < SPINS) {
+  for (int spins = 0; atomic_load_explicit(&team->turn, memory_order_acquire) == turn; spins++)
+    if (spins < SPINS)
       pause_();
-      continue;
-    }
-    if (since == 0) since = nanoseconds();
-    GIVE_WAY();
-    if (nanoseconds() - since > LATE) atomic_store_explicit(&team->late, 1, memory_order_relaxed);
-  }
+    else
+      GIVE_WAY();
 }
 
 /* With the address sanitizer pieces of an arena have gaps between them that nobody may touch, and begin as NaN. */
@@ -200,6 +193,16 @@ typedef struct {
   atomic_int begun;
 } window;
 
+/* With fewer rows for each thread, threads share columns and not rows. */
+#define ROWS_A_THREAD 6
+
+/* Windows of as many rows: nanoseconds a multiply-add when one thread reads them and when all do; how many are yet to be
+ * read the way that was faster, and how many were to be. */
+typedef struct {
+  double pace[2];
+  int left, kept;
+} experience;
+
 struct rl_pool {
   int threads;
   thread *thread;
@@ -212,7 +215,7 @@ struct rl_pool {
   int closing;
   window window;
   atomic_int failed;
-  int apart, pause; /* windows that one thread is yet to read alone, and how many after the next late one */
+  experience *experience; /* [2, fewer rows than are cut], of windows that do not learn and of those that do */
 };
 
 typedef struct {
@@ -290,6 +293,7 @@ rl_pool *rl_pool_new(int32_t threads) {
   pool->alone.size = 1;
   pool->thread = calloc(threads, sizeof *pool->thread);
   pool->arena = calloc(threads, sizeof *pool->arena);
+  pool->experience = calloc(2 * ROWS_A_THREAD * (size_t)threads, sizeof *pool->experience);
   pool->threads = 1;
   for (int i = 1; pool->thread != NULL && pool->arena != NULL && i < threads; i++) {
     worker *own = malloc(sizeof *own);
@@ -302,7 +306,7 @@ rl_pool *rl_pool_new(int32_t threads) {
     pool->threads = i + 1;
   }
   pool->team.size = pool->threads;
-  if (pool->threads == threads && pool->arena != NULL) return pool;
+  if (pool->threads == threads && pool->arena != NULL && pool->experience != NULL) return pool;
   rl_pool_free(pool);
   return NULL;
 }
@@ -315,19 +319,13 @@ void rl_pool_free(rl_pool *pool) {
   UNLOCK(&pool->lock);
   for (int i = 1; i < pool->threads; i++) join(pool->thread[i]);
   for (int i = 0; pool->arena != NULL && i < pool->threads; i++) free(pool->arena[i].whole);
-  free(pool->arena), free(pool->thread), free(pool);
+  free(pool->arena), free(pool->experience), free(pool->thread), free(pool);
 }
 
 /* ---- a window ------------------------------------------------------------------------------------------- */
 
 /* Rows of one batch at most: more would leave the caches. */
 #define ROWS_AT_ONCE 32
-/* Windows that a thread is left out of at first, and at most. */
-#define LEAST_PAUSE 8
-#define MOST_PAUSE 256
-/* With fewer rows for each thread, threads share columns and not rows. */
-#define ROWS_A_THREAD 6
-
 /* Between these, padding of the vocabulary stays impossible, and no logit overflows. */
 #define COLDEST 1e-12f
 #define HOTTEST 1e12f
@@ -360,7 +358,6 @@ static void run(rl_pool *pool) {
   take_part(pool, 0);
   if (pool->threads == 1) return;
   for (int spins = 0; spins < SPINS * 4 && atomic_load(&pool->left) > 0; spins++) pause_();
-  if (atomic_load(&pool->left) > 0) atomic_store(&pool->team.late, 1);
   LOCK(&pool->lock);
   while (atomic_load(&pool->left) > 0) WAIT(&pool->done, &pool->lock);
   UNLOCK(&pool->lock);
@@ -379,15 +376,29 @@ static int64_t multiply_adds(const rl_model *model, int32_t rows, const rl_row *
   return weights * tokens;
 }
 
-/* On a core that others use a thread may be away for milliseconds while the rest wait at each barrier. Whoever was late
- * is left out of the next windows, of more each time, until a window passes without. */
-static void learn_from(rl_pool *pool) {
-  if (atomic_exchange(&pool->team.late, 0)) {
-    pool->pause = pool->pause < LEAST_PAUSE ? LEAST_PAUSE : pool->pause < MOST_PAUSE ? 2 * pool->pause : MOST_PAUSE;
-    pool->apart = pool->pause;
-  } else {
-    pool->pause /= 2;
-  }
+/* On a core that others use a thread may be away for milliseconds while the rest wait at each barrier. So the time that
+ * windows take says whether all threads read the next one. After some windows the slower way is tried again, until it is
+ * the faster or one window of it is slow; after that for twice as many not. */
+#define LEAST_KEPT 16
+#define MOST_KEPT 1024
+
+static int all_are_faster(const experience *e) { return e->pace[1] <= e->pace[0]; }
+
+static int all_read(const experience *e) {
+  if (e->pace[1] == 0.0 || e->pace[0] == 0.0) return e->pace[1] == 0.0;
+  return (e->left > 0) == all_are_faster(e);
+}
+
+static void remember(experience *e, int together, double pace) {
+  const int before = all_are_faster(e), slower = pace > e->pace[!together];
+  double *known = &e->pace[together];
+  *known = *known == 0.0 ? pace : *known + 0.25 * (pace - *known);
+  if (e->kept == 0 || all_are_faster(e) != before)
+    e->left = e->kept = LEAST_KEPT;
+  else if (e->left > 0)
+    e->left--;
+  else if (slower)
+    e->left = e->kept = 2 * e->kept < MOST_KEPT ? 2 * e->kept : MOST_KEPT;
 }
 
 /* Into how many batches rows are cut, so that all threads have as many. */
@@ -399,10 +410,13 @@ static int32_t batches_of(const rl_pool *pool, int32_t rows) {
 int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_row *row, float temperature) {
   if (!valid(model, rows, row, temperature)) return -2;
   const int few = pool->threads > 1 && rows < ROWS_A_THREAD * pool->threads;
-  const int split = few && multiply_adds(model, rows, row) >= LITTLE, together = split && pool->apart == 0;
-  if (split && !together) pool->apart--;
+  const int64_t work = multiply_adds(model, rows, row);
+  const int split = few && work >= LITTLE;
   int32_t learners = 0;
   while (learners < rows && row[learners].targets != NULL) learners++;
+  experience *known = split ? &pool->experience[(learners > 0) * ROWS_A_THREAD * pool->threads + rows] : NULL;
+  const int together = split && all_read(known);
+  const double begun = nanoseconds();
   const int32_t least = ROWS_AT_ONCE * pool->threads;
   if (few || learners < least || rows - learners < least) learners = 0; /* all of them alike */
   const int32_t learning = batches_of(pool, learners);
@@ -427,7 +441,7 @@ int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_r
       take_part(pool, 0);
     else
       run(pool);
-    if (together) learn_from(pool);
+    if (split) remember(known, together, (nanoseconds() - begun) / (double)work);
   }
   free(w->batch), free(w->row);
   return atomic_load(&pool->failed) ? -1 : 0;

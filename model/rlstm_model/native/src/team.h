@@ -7,11 +7,10 @@
 
 #include "rlstm.h"
 
-/* The threads of a window; `size` 1 is one thread alone, whose barrier is free. `late`: one had to be waited for so
- * long that it cannot have been running. */
+/* The threads of a window; `size` 1 is one thread alone, whose barrier is free. */
 typedef struct {
   int size;
-  atomic_int arrived, late;
+  atomic_int arrived;
   atomic_uint turn;
 } rl_team;
 
