@@ -36,6 +36,7 @@ typedef struct {
 } saying;
 
 #define MOST_CONTEXTS 24
+#define MOST_LEVELS 8 /* two to that are RL_TREE_TOKENS */
 
 struct rl_tree {
   int32_t vocab, contexts, levels, leaves, rows, said, touched;
@@ -46,7 +47,8 @@ struct rl_tree {
   int32_t node[RL_TREE_TOKENS + 1];               /* [touched] that contexts speak of, each after its parent */
   const float *own[RL_TREE_TOKENS];              /* [touched] its set */
   int32_t number[RL_TREE_TOKENS];                /* by node, which it is there, or NONE */
-  float side[2][RL_TREE_TOKENS];                 /* [touched], what followed; 0 between calls */
+  float followed[2 * RL_TREE_TOKENS];             /* by node or leaf, what followed beneath it; 0 between calls */
+  uint64_t above[64];                             /* by node, a bit for it and for each of its ancestors */
   float mass[MOST_INPUTS + 1][2 * RL_TREE_TOKENS + RL_LANES]; /* of what is beneath a node; the last is the blend's */
   float left[MOST_CONTEXTS * RL_TREE_TOKENS], right[MOST_CONTEXTS * RL_TREE_TOKENS];
   float row_odds[MOST_CONTEXTS * RL_TREE_TOKENS]; /* [touched, rows] */
@@ -78,6 +80,7 @@ rl_tree *rl_tree_new(int32_t vocab, int32_t contexts) {
   while (1 << t->levels < vocab) t->levels++;
   t->leaves = 1 << t->levels;
   for (int32_t n = 0; n < t->leaves; n++) t->number[n] = NONE;
+  for (int n = 1; n < 64; n++) t->above[n] = t->above[n / 2] | 1ULL << n;
   set_steps(t);
   return t;
 }
@@ -161,27 +164,33 @@ static void follow_one(rl_tree *t, int context, int32_t leaf, float weight) {
   }
 }
 
+/* Of several successors: what followed on either side of a node, which is forgotten. */
+static void follow_node(rl_tree *t, int context, int32_t node) {
+  const int32_t at = touch(t, node);
+  const float left = t->followed[2 * node], right = t->followed[2 * node + 1];
+  t->followed[2 * node] = t->followed[2 * node + 1] = 0.0f;
+  if (one_sided(t, node)) return;
+  const int greater = right >= left;
+  t->say[t->said].at = at;
+  say(t, &t->say[t->said++], context, greater, cell_of(t, context, greater ? right : left, greater ? left : right));
+}
+
 void rl_tree_follow(rl_tree *t, int context, int32_t distinct, const int32_t *found, const double *weight) {
-  const int32_t first = t->said;
   if (distinct == 1) {
     follow_one(t, context, t->leaves + *found, (float)*weight);
     return;
   }
-  for (int32_t i = 0; i < distinct; i++)
-    for (int32_t leaf = t->leaves + found[i], level = t->levels; level > 0; level--) {
-      const int32_t node = leaf >> level, at = touch(t, node);
-      if (one_sided(t, node)) continue;
-      t->say[t->said].at = at;
-      t->said += (t->side[0][at] == 0.0f) & (t->side[1][at] == 0.0f);
-      t->side[leaf >> (level - 1) & 1][at] += (float)weight[i];
-    }
-  for (int32_t i = first; i < t->said; i++) {
-    const int32_t at = t->say[i].at;
-    const float left = t->side[0][at], right = t->side[1][at];
-    const int greater = right >= left;
-    say(t, &t->say[i], context, greater, greater ? cell_of(t, context, right, left) : cell_of(t, context, left, right));
-    t->side[0][at] = t->side[1][at] = 0.0f;
+  uint64_t seen[RL_TREE_TOKENS / 64] = {0}; /* a bit for each node */
+  for (int32_t i = 0; i < distinct; i++) {
+    const float more = (float)weight[i];
+    const int32_t leaf = t->leaves + found[i];
+    for (int32_t level = t->levels; level > 0; level--) t->followed[leaf >> (level - 1)] += more;
+    int32_t node = leaf >> 1;
+    for (; node >= 64; node >>= 1) seen[node / 64] |= 1ULL << node % 64;
+    seen[0] |= t->above[node];
   }
+  for (int32_t word = 0; word < RL_TREE_TOKENS / 64; word++)
+    for (uint64_t rest = seen[word]; rest != 0; rest &= rest - 1) follow_node(t, context, 64 * word + __builtin_ctzll(rest));
 }
 
 static float *own_set(const rl_tree *t, int32_t node, int32_t depths, int32_t inputs) {
@@ -241,41 +250,52 @@ static void distribute(rl_tree *t, float *out) {
   }
 }
 
-static void step(float *weight, float more) {
-  const float next = *weight + more;
-  *weight = next > GREATEST ? GREATEST : next < -GREATEST ? -GREATEST : next;
+static float bounded(float weight) {
+  const float below = weight > GREATEST ? GREATEST : weight;
+  return below < -GREATEST ? -GREATEST : below;
+}
+
+/* Of the sayings those of decisions that led to the target, in `path`, by their numbers; `level` [touched]: whose those
+ * decisions are, and NONE of all others. */
+static int32_t on_the_way(const rl_tree *t, int32_t leaf, int8_t *level, int32_t *path) {
+  int32_t count = 0;
+  memset(level, NONE, (size_t)t->touched);
+  for (int32_t l = 0; l < t->levels; l++) {
+    const int32_t at = t->number[leaf >> (t->levels - l)];
+    if (at != NONE) level[at] = (int8_t)l;
+  }
+  for (int32_t i = 0; i < t->said; i++) {
+    path[count] = i;
+    count += level[t->say[i].at] >= 0;
+  }
+  return count;
 }
 
 /* Maps and weights follow the decisions that led to the target. */
 static void learn(rl_tree *t, float *const set[3], int32_t depths, int32_t inputs, int32_t target, float rate) {
-  float error[32];
-  const int32_t leaf = t->leaves + target;
-  for (int32_t level = 0; level < t->levels; level++) {
-    const int32_t node = leaf >> (t->levels - level), i = t->number[node];
-    error[level] = 0.0f;
-    if (i == NONE || one_sided(t, node)) continue;
-    const int right = leaf >> (t->levels - level - 1) & 1;
-    const float less = t->ratio[i] / (1.0f + t->ratio[i]); /* of the less likely side */
-    error[level] = rate * ((float)right - (t->odds[i] > 0.0f ? 1.0f - less : less));
-    float *own = own_set(t, node, depths, inputs);
-    for (int k = 0; k < t->rows; k++) {
-      const float more = error[level] * t->row_odds[i * t->rows + k];
-      for (int s = 0; s < 3; s++) step(set[s] + k, more);
-      step(own + k, more);
-    }
-  }
-  int32_t moved = 0; /* cells, of which say[0, moved) are */
-  for (int32_t i = 0; i < t->said; i++) {
-    const saying s = t->say[i];
-    const int32_t node = t->node[s.at], level = level_of(node);
-    if (leaf >> (t->levels - level) != node) continue;
-    const float more = error[level] * s.odds;
-    for (int j = 0; j < 3; j++) step(set[j] + s.input, more);
-    step(own_set(t, node, depths, inputs) + s.input, more);
+  float input[MOST_LEVELS][MOST_INPUTS + MOST_CONTEXTS] = {{0}}; /* log odds; 0 of a context that says nothing */
+  int8_t level_of_touched[RL_TREE_TOKENS];
+  int32_t path[MOST_CONTEXTS * MOST_LEVELS + 1];
+  const int32_t leaf = t->leaves + target, moved = on_the_way(t, leaf, level_of_touched, path);
+  for (int32_t i = 0; i < moved; i++) {
+    const saying s = t->say[path[i]];
+    const int32_t level = level_of_touched[s.at];
+    input[level][s.input] = s.odds;
     float *p = &t->map[s.cell];
     *p += RATE_OF_MAPS * ((float)((leaf >> (t->levels - level - 1) & 1) == s.greater) - *p);
     *p = *p < CLOSE ? CLOSE : *p > 1.0f - CLOSE ? 1.0f - CLOSE : *p;
-    t->say[moved++].cell = s.cell;
+    t->say[i].cell = s.cell;
+  }
+  for (int32_t level = 0; level < t->levels; level++) {
+    const int32_t node = leaf >> (t->levels - level), i = t->number[node];
+    if (i == NONE || one_sided(t, node)) continue;
+    const int right = leaf >> (t->levels - level - 1) & 1;
+    const float less = t->ratio[i] / (1.0f + t->ratio[i]); /* of the less likely side */
+    const float error = rate * ((float)right - (t->odds[i] > 0.0f ? 1.0f - less : less));
+    float *const all[4] = {set[0], set[1], set[2], own_set(t, node, depths, inputs)};
+    memcpy(input[level], &t->row_odds[i * t->rows], (size_t)t->rows * sizeof(float));
+    for (int s = 0; s < 4; s++)
+      for (int k = 0; k < inputs; k++) all[s][k] = bounded(all[s][k] + error * input[level][k]);
   }
   take_odds(t, moved);
 }
