@@ -62,7 +62,7 @@ def run_batch(items: Sequence[BatchItem]) -> list[BatchResult]:
         if (error := _refusal(item)) is not None:
             results[i] = error
         else:
-            rows[i] = _rows(item)
+            rows[i] = _rows_of_chunk(item) if isinstance(item, ObserveChunk) else _rows(item)
     for places in _windows(items, rows):
         done = _run([items[i] for i in places], [rows[i] for i in places])
         results |= zip(places, done, strict=True)
@@ -127,10 +127,8 @@ def _result(item: BatchItem, reads: Sequence[Window]) -> BatchResult:
     return _scored(item, reads) if isinstance(item, ScoreChunk) else _predicted(item, reads)
 
 
-def _rows(item: BatchItem) -> list[Row]:
+def _rows(item: ScoreChunk | DecodeStep) -> list[Row]:
     """What reads an item: the frozen baseline first, where there is one, then the experts that learn."""
-    if isinstance(item, ObserveChunk):
-        return _rows_of_chunk(item)
     last, delta_KP = item.cursor.last, item.reader.delta_KP
     ids = (last, *item.ids[:-1]) if isinstance(item, ScoreChunk) else (last,)
     return _reading(ids, item.cursor.states_R2U, delta_KP)
