@@ -31,15 +31,11 @@ from rlstm_model.adaptation.items import (
 from rlstm_model.adaptation.mixture import MixtureState, follow
 from rlstm_model.adaptation.state import AdaptedState, Cursor, NonFiniteState
 from rlstm_model.native import Row, Window
-from rlstm_model.native.memory import Memory, Mode
+from rlstm_model.native.memory import Memory, Mode, Recall, Recalled, mix_all
 from rlstm_model.scores import Floats, TokenScores, alternatives, at_least_the_floor, of_any
 from rlstm_model.vocab import InvalidToken, check_ids
 
 MAX_BAD_STEPS = 3
-
-LONG = 100
-"""Tokens an item, on the average, from which memories are read by several threads: of shorter ones Python's
-own part, which one thread does at a time, is too large."""
 
 # Log-probabilities that the rows of one window have at most; a single item may have more.
 _ELEMENTS_AT_ONCE = 1 << 24
@@ -62,7 +58,7 @@ def run_batch(items: Sequence[BatchItem]) -> list[BatchResult]:
         if (error := _refusal(item)) is not None:
             results[i] = error
         else:
-            rows[i] = _rows(item)
+            rows[i] = _rows_of_chunk(item) if isinstance(item, ObserveChunk) else _rows(item)
     for places in _windows(items, rows):
         done = _run([items[i] for i in places], [rows[i] for i in places])
         results |= zip(places, done, strict=True)
@@ -114,23 +110,21 @@ def _run(items: Sequence[BatchItem], rows: Sequence[Sequence[Row]]) -> Iterator[
     wanted = [row for own in rows for row in own]
     reads = iter(_backend(items[0]).read(wanted) if wanted else ())
     done = [[next(reads) for _ in own] for own in rows]
-    remembered = sum(
-        len(item.ids) for item in items if isinstance(item, ObserveChunk) and item.state.memory is not None
-    )
-    side_by_side = len(items) > 1 and remembered >= LONG * len(items)
-    return (native.pool().map if side_by_side else map)(_result, items, done)
+    recalls = {
+        i: _recall(item, own)
+        for i, (item, own) in enumerate(zip(items, done, strict=True))
+        if isinstance(item, ObserveChunk) and item.state.memory is not None
+    }
+    recalled = dict(zip(recalls, mix_all([*recalls.values()], native.pool()), strict=True)) if recalls else {}
+    for i, (item, own) in enumerate(zip(items, done, strict=True)):
+        if isinstance(item, ObserveChunk):
+            yield _observed(item, own or item.reads, recalled.get(i))
+        else:
+            yield _scored(item, own) if isinstance(item, ScoreChunk) else _predicted(item, own)
 
 
-def _result(item: BatchItem, reads: Sequence[Window]) -> BatchResult:
-    if isinstance(item, ObserveChunk):
-        return _observed(item, reads or item.reads)
-    return _scored(item, reads) if isinstance(item, ScoreChunk) else _predicted(item, reads)
-
-
-def _rows(item: BatchItem) -> list[Row]:
+def _rows(item: ScoreChunk | DecodeStep) -> list[Row]:
     """What reads an item: the frozen baseline first, where there is one, then the experts that learn."""
-    if isinstance(item, ObserveChunk):
-        return _rows_of_chunk(item)
     last, delta_KP = item.cursor.last, item.reader.delta_KP
     ids = (last, *item.ids[:-1]) if isinstance(item, ScoreChunk) else (last,)
     return _reading(ids, item.cursor.states_R2U, delta_KP)
@@ -250,21 +244,30 @@ def _predicted(item: DecodeStep, reads: Sequence[Window]) -> NextToken:
 # ---- learning ---------------------------------------------------------------------------------------------
 
 
-def _observed(chunk: ObserveChunk, reads: Sequence[Window]) -> ObservedChunk | NonFiniteState:
+def _recall(chunk: ObserveChunk, reads: Sequence[Window]) -> Recall:
+    """What a chunk asks of its memory."""
+    experts = [read.log_probs_TV[-len(chunk.ids) :] for read in reads or chunk.reads]
+    mode = Mode.LEARN if chunk.learn else Mode.CONTEXT
+    assert chunk.state.memory is not None
+    return Recall(chunk.state.memory, experts[chunk.state.expert_config.mixed], chunk.ids, mode)
+
+
+def _observed(
+    chunk: ObserveChunk, reads: Sequence[Window], recalled: Recalled | None
+) -> ObservedChunk | NonFiniteState:
     """The scores of a chunk, and the state after it and after the step that it ended with."""
     new = len(chunk.ids)
     read_TV = [read.log_probs_TV[-new:] for read in reads]
     targets_T = np.array(chunk.ids, np.int32)
-    own_TR = np.stack([_of_targets(log_probs_TV, targets_T) for log_probs_TV in read_TV], 1)
-    broken = [bool(np.isnan(own_T).any()) for own_T in own_TR.T]
+    own_RT = [_of_targets(log_probs_TV, targets_T) for log_probs_TV in read_TV]
+    broken = [bool(np.isnan(own_T).any()) for own_T in own_RT]
     if any(broken):
         return _observe_again(chunk, broken)
     experts = chunk.state.expert_config
     scores = not chunk.learner.logprobs_only
-    own, memory = read_TV[experts.mixed], chunk.state.memory
+    own, memory = read_TV[experts.mixed], None
     by_weights = by_memory = None
-    if memory is not None:
-        recalled = memory.mix(own, chunk.ids, Mode.LEARN if chunk.learn else Mode.CONTEXT)
+    if recalled is not None:
         own, memory = [*own, recalled.log_probs_TV], recalled.memory
         by_weights = at_least_the_floor(recalled.weights_T)
         by_memory = at_least_the_floor(_of_targets(recalled.log_probs_TV, targets_T))
@@ -281,7 +284,7 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Window]) -> ObservedChunk | N
     return ObservedChunk(
         state=state,
         scores=_with_spaces(columns, chunk.spaces, log_probs_TV, read_TV[0] if experts.static else None),
-        static_logprobs=at_least_the_floor(own_TR[:, 0]) if experts.static else None,
+        static_logprobs=at_least_the_floor(own_RT[0]) if experts.static else None,
         log_probs_TV=log_probs_TV if chunk.distributions else None,
         updates=int(any(taken)),
         guards=(

@@ -7,10 +7,9 @@ not depend on other rows, on their order, or on the number of threads.
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from ctypes import byref, c_int64, c_void_p
-from functools import cache, cached_property
+from functools import cache
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from rlstm_model.native.library import NativeUnavailable, library
 from rlstm_model.native.packed import Floats, PackedModel, address, padded, with_room
-from rlstm_model.native.structures import RowStruct, StepStruct
+from rlstm_model.native.structures import RecallStruct, RowStruct, StepStruct
 
 __all__ = [
     "Mixed",
@@ -109,11 +108,6 @@ class Pool:
         if not self._pool:
             raise MemoryError(f"{threads} threads cannot be started")
 
-    @cached_property
-    def map(self) -> Callable[..., Iterator[Any]]:
-        """As the built-in, by as many threads of Python's: for calls of the core that share nothing."""
-        return ThreadPoolExecutor(self.threads, thread_name_prefix="core").map if self.threads > 1 else map
-
     def close(self) -> None:
         """End the threads. Twice is once."""
         with self._lock:
@@ -149,6 +143,13 @@ class Pool:
             raise ValueError("rows do not fit the model, or each other, or the temperature is none")
         windows = dict(zip(order, buffers.windows(), strict=True))
         return [windows[i] for i in range(len(rows))]
+
+    def recall(self, recalls: "ctypes.Array[RecallStruct]") -> None:
+        """Read on in memories, of which none is the same, by all threads: each takes whole ones."""
+        with self._lock:
+            if self._pool is None:
+                raise ValueError("the pool is closed")
+            self._library.rl_recall_all(self._pool, len(recalls), recalls)
 
 
 def _place(row: Row) -> tuple[bool, int, bool]:

@@ -55,18 +55,7 @@ def library() -> ctypes.CDLL:
     loaded.rl_memory_begin.restype, loaded.rl_memory_begin.argtypes = None, [*3 * [c_int32], c_void_p]
     loaded.rl_memory_check.restype = c_int32
     loaded.rl_memory_check.argtypes = [*3 * [c_int32], c_void_p]
-    loaded.rl_memory_read.restype = c_int32
-    loaded.rl_memory_read.argtypes = [
-        c_void_p,
-        c_int32,
-        c_int64,
-        c_void_p,
-        c_int32,
-        c_void_p,
-        *2 * [c_int32],
-        *3 * [c_void_p],
-        c_int32,
-    ]
+    loaded.rl_recall_all.restype, loaded.rl_recall_all.argtypes = None, [c_void_p, c_int32, c_void_p]
     loaded.rl_identity.restype = loaded.rl_instructions.restype = c_char_p
     wanted = os.environ.get("RLSTM_INSTRUCTIONS")
     if wanted is not None and wanted != bytes(loaded.rl_instructions()).decode():

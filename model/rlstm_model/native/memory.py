@@ -7,7 +7,7 @@ that were read last are at hand. Shape suffixes: T tokens, V vocabulary, K exper
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from ctypes import c_void_p
+from ctypes import addressof, c_void_p
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from rlstm_model.native import Pool
 from rlstm_model.native.library import library
 from rlstm_model.native.packed import Floats, address, padded, with_room
+from rlstm_model.native.structures import RecallStruct
 
 ORDERS: Final = (1, 2, 3, 5, 8, 14)
 """Tokens of the contexts whose successors are counted, beside those of words, lines and shapes."""
@@ -194,34 +196,7 @@ class Memory(NamedTuple):
         right after it is read, so a text may be cut anywhere. Raises ValueError for a token outside the
         vocabulary, and for other shapes.
         """
-        vocab_size = self.config.vocab_size
-        if any(log_probs_TV.shape != (len(tokens), vocab_size) for log_probs_TV in experts):
-            raise ValueError("log-probabilities must be of as many tokens, and of the vocabulary")
-        newest = np.concatenate((self.marked[-REACH:] >> 1, np.array(context, np.int32)))[-REACH:]
-        line = np.concatenate((newest, np.array(tokens, np.int32)))
-        values, stride = self.values.copy(), padded(vocab_size)
-        given = [with_room(log_probs_TV, stride) for log_probs_TV in experts]
-        mixed, weights_T = np.empty((len(tokens), stride), np.float32), np.empty(len(tokens), np.float32)
-        counts = _take(self.config, self.marked)
-        code = library().rl_memory_read(
-            counts.pointer,
-            len(experts),
-            stride,
-            (c_void_p * len(given))(*(address(rows) for rows in given)),
-            len(tokens),
-            address(line),
-            len(newest),
-            len(context),
-            address(values),
-            address(mixed),
-            address(weights_T),
-            mode,
-        )
-        after = self if mode is Mode.LOOK or code else self._after(tokens, values, counted=mode is Mode.LEARN)
-        _give_back(after.marked, counts)
-        if code:
-            raise ValueError("a token lies outside the vocabulary")
-        return Recalled(mixed[:, :vocab_size], after, weights_T)
+        return mix_all([Recall(self, experts, tokens, mode, context)])[0]
 
     def follow(self, token: int) -> "Memory":
         """After a token that is context alone, such as the beginning of all text: no expert is asked."""
@@ -271,6 +246,66 @@ class Memory(NamedTuple):
             raise ValueError("what was learned has a number that is out of bounds")
         counted = np.unpackbits(stored[kept * kind.itemsize :], count=kept)
         return cls(config, (tokens << 1 | counted)[kept - remembered :].astype(np.int32), values, read)
+
+
+class Recall(NamedTuple):
+    """What :meth:`Memory.mix` is asked for."""
+
+    memory: Memory
+    experts: Sequence[Floats]
+    tokens: Sequence[int]
+    mode: Mode
+    context: Sequence[int] = ()
+
+
+def mix_all(recalls: Sequence[Recall], pool: Pool | None = None) -> list[Recalled]:
+    """:meth:`Memory.mix` of many, by the threads of a pool where there is one. Raises as it does."""
+    for memory, experts, tokens, *_ in recalls:
+        shape = len(tokens), memory.config.vocab_size
+        if any(log_probs_TV.shape != shape for log_probs_TV in experts):
+            raise ValueError("log-probabilities must be of as many tokens, and of the vocabulary")
+    structs = (RecallStruct * len(recalls))()
+    read = [_Read(*each) for each in zip(recalls, structs, strict=True)]
+    if pool is None:
+        library().rl_recall_all(None, len(structs), structs)
+    else:
+        pool.recall(structs)
+    recalled = [one.done() for one in read]
+    if any(struct.code for struct in structs):
+        raise ValueError("a token lies outside the vocabulary")
+    return recalled
+
+
+class _Read:
+    """What the core reads of one recall, and where it writes."""
+
+    def __init__(self, recall: Recall, struct: RecallStruct) -> None:
+        memory, experts, tokens, mode, context = recall
+        self._recall, self._struct = recall, struct
+        added = np.array((*context, *tokens), np.int32)
+        known = min(len(memory.marked) + len(context), REACH)
+        line = np.concatenate((memory.marked[-REACH:] >> 1, added))[-known - len(tokens) :]
+        stride = padded(memory.config.vocab_size)
+        given = [with_room(log_probs_TV, stride) for log_probs_TV in experts]
+        rows = (c_void_p * len(given))(*map(address, given))
+        self._values = memory.values.copy()
+        self._mixed_TV = np.empty((len(tokens), stride), np.float32)
+        self._weights_T = np.empty(len(tokens), np.float32)
+        self._counts = _take(memory.config, memory.marked)
+        self._alive = line, given, rows
+        struct.memory, struct.log_probs, struct.line = self._counts.pointer, addressof(rows), address(line)
+        struct.values, struct.out = address(self._values), address(self._mixed_TV)
+        struct.weights_only, struct.experts, struct.length = address(self._weights_T), len(given), len(tokens)
+        struct.known, struct.ahead, struct.mode = known, len(context), mode
+
+    def done(self) -> Recalled:
+        """What it gave; the counts are those of the memory after."""
+        memory, _, tokens, mode, _ = self._recall
+        after = memory
+        if mode is not Mode.LOOK and not self._struct.code:
+            after = memory._after(tokens, self._values, counted=mode is Mode.LEARN)
+        _give_back(after.marked, self._counts)
+        return Recalled(self._mixed_TV[:, : memory.config.vocab_size], after, self._weights_T)
 
 
 START: Final = Path(__file__).with_name("start.safetensors")

@@ -76,3 +76,12 @@ class StepStruct(Structure):
     """What became of a row's step."""
 
     _fields_ = [*_all(c_float, "norm gradient_norm scale"), ("taken", c_int32)]
+
+
+class RecallStruct(Structure):
+    """Reading on in one memory."""
+
+    _fields_ = [
+        *_all(c_void_p, "memory log_probs line values out weights_only"),
+        *_all(c_int32, "experts length known ahead mode code"),
+    ]

@@ -183,11 +183,12 @@ float *rl_take(rl_arena *arena, int64_t count) {
   return memory;
 }
 
-/* Batches of a window: every thread reads whole ones, each the next that nobody has begun, or all of them together a
- * single one. */
+/* Batches of a window, or what is read on in memories: every thread takes whole ones, each the next that nobody has begun,
+ * or all of them together a single batch. */
 typedef struct {
   rl_batch *batch;
   const rl_row **row;
+  rl_recall *recall; /* NULL in a window */
   int32_t count;
   int together;
   atomic_int begun;
@@ -253,6 +254,10 @@ static void take_part(rl_pool *pool, int number) {
     return;
   }
   for (int i; (i = atomic_fetch_add(&w->begun, 1)) < w->count;) {
+    if (w->recall != NULL) {
+      rl_recall_one(&w->recall[i]);
+      continue;
+    }
     rl_batch *batch = &w->batch[i];
     batch->arena = &pool->arena[number];
     if (!prepare(batch)) {
@@ -361,6 +366,18 @@ static void run(rl_pool *pool) {
   LOCK(&pool->lock);
   while (atomic_load(&pool->left) > 0) WAIT(&pool->done, &pool->lock);
   UNLOCK(&pool->lock);
+}
+
+void rl_recall_all(rl_pool *pool, int32_t count, rl_recall *recall) {
+  if (pool == NULL || count == 1) {
+    for (int32_t i = 0; i < count; i++) rl_recall_one(&recall[i]);
+    return;
+  }
+  window *w = &pool->window;
+  w->recall = recall, w->count = count, w->together = 0;
+  atomic_store(&w->begun, 0);
+  run(pool);
+  w->recall = NULL;
 }
 
 /* Multiply-adds below which threads together are no faster than one. */

@@ -481,21 +481,24 @@ static void read_token(rl_memory *m, const learned *l, int experts, const float 
   if (r->learns) follow(l, experts, given, m->row[0], *r->end);
 }
 
-int32_t rl_memory_read(rl_memory *m, int32_t experts, int64_t stride, const float *const *log_probs, int32_t length,
-                       const int32_t *line, int32_t known, int32_t ahead, float *values, float *out,
-                       float *weights_only, int32_t mode) {
-  if (experts < 1 || experts + CHAINS > MOST_INPUTS || outside(m, line, (int64_t)known + length)) return -1;
-  const learned l = parts_of(m->orders, experts, values);
+void rl_recall_one(rl_recall *recall) {
+  rl_memory *m = recall->memory;
+  const int experts = recall->experts, known = recall->known, mode = recall->mode;
+  recall->code = -1;
+  if (experts < 1 || experts + CHAINS > MOST_INPUTS) return;
+  if (outside(m, recall->line, (int64_t)known + recall->length)) return;
+  const learned l = parts_of(m->orders, experts, recall->values);
+  const int64_t stride = ((int64_t)m->vocab + RL_LANES - 1) / RL_LANES * RL_LANES;
   if (m->tree != NULL) rl_tree_open(m->tree, l.inputs, l.tree);
-  for (int32_t t = 0; t < length; t++) {
+  for (int32_t t = 0; t < recall->length; t++) {
     const float *given[MOST_INPUTS];
-    for (int k = 0; k < experts; k++) given[k] = log_probs[k] + t * stride;
+    for (int k = 0; k < experts; k++) given[k] = recall->log_probs[k] + t * stride;
     const int64_t looked_at = mode == RL_LOOK ? t : 0;
-    reading r = {line + known + t, (int64_t)known + t, ahead + looked_at, mode == RL_LEARN, {{0}}};
-    read_token(m, &l, experts, given, &r, out + t * stride, weights_only + t);
+    reading r = {recall->line + known + t, (int64_t)known + t, recall->ahead + looked_at, mode == RL_LEARN, {{0}}};
+    read_token(m, &l, experts, given, &r, recall->out + t * stride, recall->weights_only + t);
     if (mode != RL_LOOK) add(m, *r.end, r.learns, r.context);
   }
-  return 0;
+  recall->code = 0;
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------ */

@@ -178,14 +178,22 @@ RL_API int32_t rl_memory_check(int32_t vocab, int32_t orders, int32_t experts, c
  * from. */
 enum { RL_LOOK, RL_CONTEXT, RL_LEARN };
 
-/* Distributions [length, stride] of the next tokens, of `experts` [length, stride] and the memory. `line` are `known`
+/* Reading on in one memory. Given: `experts` rows of log-probabilities [length, vocab] of the next tokens; `line`: `known`
  * tokens of context, of which the newest 256 matter and the last `ahead` are not in the memory, and then the `length`
- * tokens; `values` is what was learned; `weights_only` [length] are the targets' log-probabilities by the experts'
- * mixture, without the memory; both are NaN where an expert computed no distribution. 0, or -1, with nothing done, for a
- * token outside the vocabulary or too many experts. */
-RL_API int32_t rl_memory_read(rl_memory *memory, int32_t experts, int64_t stride, const float *const *log_probs,
-                              int32_t length, const int32_t *line, int32_t known, int32_t ahead, float *values,
-                              float *out, float *weights_only, int32_t mode);
+ * tokens; what was learned; and what becomes of the tokens. Rows have room up to a multiple of 16. Gives `out`
+ * [length, vocab], the distributions of experts and memory; `weights_only` [length], the targets' log-probabilities by the
+ * experts' mixture, without the memory; both are NaN where an expert computed no distribution; and `code`: 0, or -1, with
+ * nothing done, for a token outside the vocabulary or too many experts. */
+typedef struct {
+  rl_memory *memory;
+  const float *const *log_probs;
+  const int32_t *line;
+  float *values, *out, *weights_only;
+  int32_t experts, length, known, ahead, mode, code;
+} rl_recall;
+
+/* Read on in several memories, of which none is the same, by the threads of a pool, or by this one where there is none. */
+RL_API void rl_recall_all(rl_pool *pool, int32_t count, rl_recall *recall);
 
 /* What tells builds apart whose bits differ. */
 RL_API const char *rl_identity(void);

@@ -66,6 +66,9 @@ typedef struct {
 /* Those of the instruction set that was chosen. */
 const rl_kernels *rl_chosen_kernels(void);
 
+/* Read on in one memory. */
+void rl_recall_one(rl_recall *recall);
+
 #define MOST_INPUTS 8 /* rows that are blended */
 
 /* Log-probabilities count as this at least where they are blended. */
