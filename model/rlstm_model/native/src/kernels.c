@@ -835,10 +835,10 @@ INLINE float *piece(const rl_model *model, float *own, int64_t p, int count) {
 
 /* Copy `count` values of `size` bytes: LANES of them, the usual, as one move that can be read back at once. */
 INLINE void copy_few(void *to, const void *from, int count, int size) {
-  if (count == LANES)
-    memcpy(to, from, LANES * size);
-  else
+  if (count < LANES)
     memcpy(to, from, count * size);
+  else
+    memcpy(to, from, LANES * size);
 }
 
 /* The same; zeros fill up LANES. */
