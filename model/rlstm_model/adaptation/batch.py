@@ -165,12 +165,21 @@ def _rows_of_chunk(chunk: ObserveChunk) -> list[Row]:
 
 
 def _columns(
-    mixed: native.Mixed, top: int, by_weights: Floats | None = None, by_memory: Floats | None = None
+    item: ObserveChunk | ScoreChunk,
+    mixed: native.Mixed,
+    log_probs_TV: Floats | None,
+    loaded_TV: Floats | None,
+    by_weights: Floats | None = None,
+    by_memory: Floats | None = None,
 ) -> TokenScores:
+    """What is answered of tokens that were scored against ``log_probs_TV``, None where it is not needed."""
     count = len(mixed.logprobs_T)
-    ids = logprobs = None
-    if top and mixed.log_probs_TV is not None:
-        ids, logprobs = alternatives(mixed.log_probs_TV, top)
+    ids = logprobs = by_spaces = loaded_by_spaces = None
+    if item.top and mixed.log_probs_TV is not None:
+        ids, logprobs = alternatives(mixed.log_probs_TV, item.top)
+    if item.spaces is not None and log_probs_TV is not None:
+        by_spaces = of_any(log_probs_TV, item.spaces)
+        loaded_by_spaces = None if loaded_TV is None else of_any(loaded_TV, item.spaces)
     ranks, entropies = mixed.ranks_T, mixed.entropies_T
     return TokenScores(
         logprobs=at_least_the_floor(mixed.logprobs_T),
@@ -180,6 +189,8 @@ def _columns(
         top_logprobs=logprobs,
         weights_logprobs=by_weights,
         memory_logprobs=by_memory,
+        space_logprobs=by_spaces,
+        static_space_logprobs=loaded_by_spaces,
     )
 
 
@@ -188,19 +199,6 @@ def _distributions(
 ) -> Floats | None:
     """What tokens are scored against: to the last bit what predicts each of them (:func:`_predicted`)."""
     return experts[0] if mixture is None else mixed.log_probs_TV
-
-
-def _with_spaces(
-    scores: TokenScores,
-    spaces: NDArray[np.intp] | None,
-    log_probs_TV: Floats | None,
-    loaded_TV: Floats | None,
-) -> TokenScores:
-    """The same with the probability of white space, by the mixture and by the weights as loaded."""
-    if spaces is None or log_probs_TV is None:
-        return scores
-    loaded = None if loaded_TV is None else of_any(loaded_TV, spaces)
-    return replace(scores, space_logprobs=of_any(log_probs_TV, spaces), static_space_logprobs=loaded)
 
 
 def _of_targets(log_probs_TV: Floats, ids: Sequence[int] | NDArray[np.int32]) -> Floats:
@@ -224,7 +222,7 @@ def _scored(item: ScoreChunk, reads: Sequence[Window]) -> ScoredChunk | Arithmet
     )
     baseline = None if static is None else at_least_the_floor(static)
     log_probs_TV = _distributions(item.cursor.mixture, experts, mixed) if whole else None
-    columns = _with_spaces(_columns(mixed, item.top), item.spaces, log_probs_TV, loaded_TV)
+    columns = _columns(item, mixed, log_probs_TV, loaded_TV)
     return ScoredChunk(columns, after, baseline, log_probs_TV if item.distributions else None)
 
 
@@ -274,7 +272,7 @@ def _observed(
     whole = chunk.top > 0 or chunk.distributions or chunk.spaces is not None
     mixed, mixture = follow(chunk.state.mixture, own, targets_T, whole=whole, scores=scores)
     log_probs_TV = _distributions(chunk.state.mixture, own, mixed) if whole else None
-    columns = _columns(mixed, chunk.top, by_weights, by_memory)
+    loaded_TV = read_TV[0] if experts.static else None
     steps = [read.step for read in reads if read.step is not None]
     taken = [step.taken for step in steps]
     try:
@@ -283,7 +281,7 @@ def _observed(
         return error
     return ObservedChunk(
         state=state,
-        scores=_with_spaces(columns, chunk.spaces, log_probs_TV, read_TV[0] if experts.static else None),
+        scores=_columns(chunk, mixed, log_probs_TV, loaded_TV, by_weights, by_memory),
         static_logprobs=at_least_the_floor(own_RT[0]) if experts.static else None,
         log_probs_TV=log_probs_TV if chunk.distributions else None,
         updates=int(any(taken)),
