@@ -110,11 +110,13 @@ def _run(items: Sequence[BatchItem], rows: Sequence[Sequence[Row]]) -> Iterator[
     wanted = [row for own in rows for row in own]
     reads = iter(_backend(items[0]).read(wanted) if wanted else ())
     done = [[next(reads) for _ in own] for own in rows]
-    recalls = {
-        i: _recall(item, own)
-        for i, (item, own) in enumerate(zip(items, done, strict=True))
-        if isinstance(item, ObserveChunk) and item.state.memory is not None
-    }
+    recalls: dict[int, Recall] = {}
+    for i, (item, own) in enumerate(zip(items, done, strict=True)):
+        if isinstance(item, ObserveChunk) and item.state.memory is not None:
+            experts = [read.log_probs_TV[-len(item.ids) :] for read in own or item.reads]
+            mixed = experts[item.state.expert_config.mixed]
+            mode = Mode.LEARN if item.learn else Mode.CONTEXT
+            recalls[i] = Recall(item.state.memory, mixed, item.ids, mode)
     recalled = dict(zip(recalls, mix_all([*recalls.values()], native.pool()), strict=True)) if recalls else {}
     for i, (item, own) in enumerate(zip(items, done, strict=True)):
         if isinstance(item, ObserveChunk):
@@ -240,14 +242,6 @@ def _predicted(item: DecodeStep, reads: Sequence[Window]) -> NextToken:
 
 
 # ---- learning ---------------------------------------------------------------------------------------------
-
-
-def _recall(chunk: ObserveChunk, reads: Sequence[Window]) -> Recall:
-    """What a chunk asks of its memory."""
-    experts = [read.log_probs_TV[-len(chunk.ids) :] for read in reads or chunk.reads]
-    mode = Mode.LEARN if chunk.learn else Mode.CONTEXT
-    assert chunk.state.memory is not None
-    return Recall(chunk.state.memory, experts[chunk.state.expert_config.mixed], chunk.ids, mode)
 
 
 def _observed(
