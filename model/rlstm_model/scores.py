@@ -74,7 +74,8 @@ class TokenScores:
 
 def at_least_the_floor(logprobs: NDArray[Any]) -> Floats:
     """Log-probabilities as they are answered: float32, between the floor and 0."""
-    return np.minimum(np.maximum(logprobs, LOGPROB_FLOOR), 0.0).astype(np.float32, copy=False)
+    floats: Floats = np.minimum(np.maximum(logprobs, LOGPROB_FLOOR), 0.0).astype(np.float32, copy=False)
+    return floats
 
 
 def of_any(log_probs_NV: Floats, ids: NDArray[np.intp]) -> Floats:

@@ -105,16 +105,6 @@ class Metrics:
         self._store_metrics()
         self._process_metrics()
 
-    def learned(self, tokens: int, *, adapted: float, static: float | None, **parts: float | None) -> None:
-        """Add the log-probability of `tokens` tokens of a session, by each part that it has."""
-        for part, logprob in {"static": static, **parts, "adapted": adapted}.items():
-            if logprob is not None:
-                self.loss_nats.labels(part).inc(max(-logprob, 0.0))
-                self.loss_tokens.labels(part).inc(tokens)
-        if static is not None:
-            gain = adapted - static
-            self.gain_nats.labels("positive" if gain >= 0 else "negative").inc(abs(gain))
-
     def batch_step_finished(
         self, seconds: float, rows: Mapping[Phase, int], tokens: Mapping[Phase, int]
     ) -> None:

@@ -113,36 +113,6 @@ def test_append(session: Any) -> None:
     assert session.append([100, 101]).ids == (100, 101)
 
 
-def test_a_long_text_travels_in_pieces(session: Any, network: Any) -> None:
-    """The server gets pieces with keys of their own; the caller sees one text and one answer."""
-    answer = session.append(LONG, learn=False)
-
-    assert (answer.version, answer.position, len(answer.ids), answer.totals.bytes) == (2, 4200, 4200, 4200)
-    assert sum(answer.logprobs) == pytest.approx(answer.totals.logprob)
-    assert len(set(network.keys)) == 2
-
-
-def test_if_match(session: Any) -> None:
-    """Another version than expected is told with the current one, and nothing is appended."""
-    session.append("a", if_match=0)
-    with pytest.raises(errors.VersionMismatchError) as caught:
-        session.append("b", if_match=0)
-
-    assert (caught.value.current_version, session.info().position) == (1, 1)
-    assert session.append("c", if_match=1).version == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "error"), [("", errors.InvalidFieldError), ("a" * 9000 + "\ud800", errors.RequestError)]
-)
-def test_what_cannot_be_appended(session: Any, text: str, error: type[Exception]) -> None:
-    """An empty text is the server's to refuse; a lone surrogate is found before the first piece is sent."""
-    with pytest.raises(error):
-        session.append(text)
-
-    assert session.info().position == 0
-
-
 def test_ranking(session: Any) -> None:
     """Candidates keep their order and their ids; the best is the one of rank 1, also without adaptation."""
     session.append("the quick brown fox")

@@ -59,7 +59,6 @@ UNREAD = {
     "numerics",
     "top",
     "model",
-    "approx",
 }
 """What may be without a field: it is read into ``extra``."""
 CLIENTS = [Client, AsyncClient]

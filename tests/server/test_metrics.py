@@ -1,6 +1,8 @@
 import inspect
 
+from rlstm_server.engine.reading import Reading
 from rlstm_server.metrics import PHASES, STORE_OPERATIONS, Metrics
+from rlstm_server.schemas.text import Columns, Totals
 from rlstm_server.store.base import SessionStore
 
 
@@ -11,8 +13,14 @@ def value(metrics, name, **labels):
 def test_static_and_adapted_loss_are_sums_of_their_own():
     """Mean loss is rate over rate; a gain and a loss land under different signs."""
     metrics = Metrics()
-    metrics.learned(4, adapted=-7.0, static=-10.0, memory=-8.0)
-    metrics.learned(1, adapted=-2.5, static=-2.0)
+    for logprobs, static in (((-1.0, -3.0, -2.0, -1.0), (-4.0, -3.0, -2.0, -1.0)), ((-2.5,), (-2.0,))):
+        columns = Columns(
+            **dict.fromkeys(("ids", "ranks", "entropies", "starts", "ends"), (0,) * len(logprobs)),
+            logprobs=logprobs,
+            static_logprobs=static,
+        )
+        totals = Totals.of(columns, bytes=1, words=1, unknown=0)
+        Reading(state=None, columns=columns, totals=totals).count(metrics, in_session=True)
     assert value(metrics, "rlstm_loss_nats_total", part="static") == 12.0
     assert value(metrics, "rlstm_loss_nats_total", part="adapted") == 9.5
     assert value(metrics, "rlstm_loss_tokens_total", part="adapted") == 5

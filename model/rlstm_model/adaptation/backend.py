@@ -5,7 +5,7 @@ batch beside it. Shape suffixes: T tokens, U hidden units of all layers, V vocab
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
@@ -72,12 +72,13 @@ class NativeBackend:
             return [self._read_whole(row) for row in rows]
         learned = max((len(row.ids) for row in rows if row.targets), default=None)
         longer = [i for i, row in enumerate(rows) if learned is not None and len(row.ids) > learned]
+        window = partial(native.pool(self._threads).window, self._packed, temperature=self._temperature)
         if not longer:
-            return self._read(self._packed, rows)
+            return window(rows)
         # No row of a window is longer than those that learn: the others are read by themselves.
         rest = [i for i in range(len(rows)) if i not in set(longer)]
-        done = dict(zip(longer, self._read(self._packed, [rows[i] for i in longer]), strict=True))
-        done |= zip(rest, self._read(self._packed, [rows[i] for i in rest]), strict=True)
+        done = dict(zip(longer, window([rows[i] for i in longer]), strict=True))
+        done |= zip(rest, window([rows[i] for i in rest]), strict=True)
         return [done[i] for i in range(len(rows))]
 
     @cached_property
@@ -92,11 +93,7 @@ class NativeBackend:
 
     def _read_whole(self, row: Row) -> Window:
         """A row of the kind ``full``: its fast weights are laid over a model that is kept for that."""
-        if row.delta_P is None and not row.targets:
-            return self._read(self._plain, [row])[0]
-        delta_P = np.zeros(self.fast_weights, np.float32) if row.delta_P is None else row.delta_P
-        self._packed.lay(delta_P)
-        return self._read(self._packed, [row])[0]
-
-    def _read(self, packed: PackedModel, rows: Sequence[Row]) -> list[Window]:
-        return native.pool(self._threads).window(packed, rows, temperature=self._temperature)
+        packed = self._plain if row.delta_P is None and not row.targets else self._packed
+        if packed is self._packed:
+            packed.lay(np.zeros(self.fast_weights, np.float32) if row.delta_P is None else row.delta_P)
+        return native.pool(self._threads).window(packed, [row], temperature=self._temperature)[0]

@@ -58,7 +58,7 @@ def run_batch(items: Sequence[BatchItem]) -> list[BatchResult]:
         if (error := _refusal(item)) is not None:
             results[i] = error
         else:
-            rows[i] = _rows(item)
+            rows[i] = _rows_of_chunk(item) if isinstance(item, ObserveChunk) else _rows(item)
     for places in _windows(items, rows):
         done = _run([items[i] for i in places], [rows[i] for i in places])
         results |= zip(places, done, strict=True)
@@ -110,11 +110,13 @@ def _run(items: Sequence[BatchItem], rows: Sequence[Sequence[Row]]) -> Iterator[
     wanted = [row for own in rows for row in own]
     reads = iter(_backend(items[0]).read(wanted) if wanted else ())
     done = [[next(reads) for _ in own] for own in rows]
-    recalls = {
-        i: _recall(item, own)
-        for i, (item, own) in enumerate(zip(items, done, strict=True))
-        if isinstance(item, ObserveChunk) and item.state.memory is not None
-    }
+    recalls: dict[int, Recall] = {}
+    for i, (item, own) in enumerate(zip(items, done, strict=True)):
+        if isinstance(item, ObserveChunk) and item.state.memory is not None:
+            experts = [read.log_probs_TV[-len(item.ids) :] for read in own or item.reads]
+            mixed = experts[item.state.expert_config.mixed]
+            mode = Mode.LEARN if item.learn else Mode.CONTEXT
+            recalls[i] = Recall(item.state.memory, mixed, item.ids, mode)
     recalled = dict(zip(recalls, mix_all([*recalls.values()], native.pool()), strict=True)) if recalls else {}
     for i, (item, own) in enumerate(zip(items, done, strict=True)):
         if isinstance(item, ObserveChunk):
@@ -123,10 +125,8 @@ def _run(items: Sequence[BatchItem], rows: Sequence[Sequence[Row]]) -> Iterator[
             yield _scored(item, own) if isinstance(item, ScoreChunk) else _predicted(item, own)
 
 
-def _rows(item: BatchItem) -> list[Row]:
+def _rows(item: ScoreChunk | DecodeStep) -> list[Row]:
     """What reads an item: the frozen baseline first, where there is one, then the experts that learn."""
-    if isinstance(item, ObserveChunk):
-        return _rows_of_chunk(item)
     last, delta_KP = item.cursor.last, item.reader.delta_KP
     ids = (last, *item.ids[:-1]) if isinstance(item, ScoreChunk) else (last,)
     return _reading(ids, item.cursor.states_R2U, delta_KP)
@@ -167,12 +167,21 @@ def _rows_of_chunk(chunk: ObserveChunk) -> list[Row]:
 
 
 def _columns(
-    mixed: native.Mixed, top: int, by_weights: Floats | None = None, by_memory: Floats | None = None
+    item: ObserveChunk | ScoreChunk,
+    mixed: native.Mixed,
+    log_probs_TV: Floats | None,
+    loaded_TV: Floats | None,
+    by_weights: Floats | None = None,
+    by_memory: Floats | None = None,
 ) -> TokenScores:
+    """What is answered of tokens that were scored against ``log_probs_TV``, None where it is not needed."""
     count = len(mixed.logprobs_T)
-    ids = logprobs = None
-    if top and mixed.log_probs_TV is not None:
-        ids, logprobs = alternatives(mixed.log_probs_TV, top)
+    ids = logprobs = by_spaces = loaded_by_spaces = None
+    if item.top and mixed.log_probs_TV is not None:
+        ids, logprobs = alternatives(mixed.log_probs_TV, item.top)
+    if item.spaces is not None and log_probs_TV is not None:
+        by_spaces = of_any(log_probs_TV, item.spaces)
+        loaded_by_spaces = None if loaded_TV is None else of_any(loaded_TV, item.spaces)
     ranks, entropies = mixed.ranks_T, mixed.entropies_T
     return TokenScores(
         logprobs=at_least_the_floor(mixed.logprobs_T),
@@ -182,6 +191,8 @@ def _columns(
         top_logprobs=logprobs,
         weights_logprobs=by_weights,
         memory_logprobs=by_memory,
+        space_logprobs=by_spaces,
+        static_space_logprobs=loaded_by_spaces,
     )
 
 
@@ -190,19 +201,6 @@ def _distributions(
 ) -> Floats | None:
     """What tokens are scored against: to the last bit what predicts each of them (:func:`_predicted`)."""
     return experts[0] if mixture is None else mixed.log_probs_TV
-
-
-def _with_spaces(
-    scores: TokenScores,
-    spaces: NDArray[np.intp] | None,
-    log_probs_TV: Floats | None,
-    loaded_TV: Floats | None,
-) -> TokenScores:
-    """The same with the probability of white space, by the mixture and by the weights as loaded."""
-    if spaces is None or log_probs_TV is None:
-        return scores
-    loaded = None if loaded_TV is None else of_any(loaded_TV, spaces)
-    return replace(scores, space_logprobs=of_any(log_probs_TV, spaces), static_space_logprobs=loaded)
 
 
 def _of_targets(log_probs_TV: Floats, ids: Sequence[int] | NDArray[np.int32]) -> Floats:
@@ -226,7 +224,7 @@ def _scored(item: ScoreChunk, reads: Sequence[Window]) -> ScoredChunk | Arithmet
     )
     baseline = None if static is None else at_least_the_floor(static)
     log_probs_TV = _distributions(item.cursor.mixture, experts, mixed) if whole else None
-    columns = _with_spaces(_columns(mixed, item.top), item.spaces, log_probs_TV, loaded_TV)
+    columns = _columns(item, mixed, log_probs_TV, loaded_TV)
     return ScoredChunk(columns, after, baseline, log_probs_TV if item.distributions else None)
 
 
@@ -244,14 +242,6 @@ def _predicted(item: DecodeStep, reads: Sequence[Window]) -> NextToken:
 
 
 # ---- learning ---------------------------------------------------------------------------------------------
-
-
-def _recall(chunk: ObserveChunk, reads: Sequence[Window]) -> Recall:
-    """What a chunk asks of its memory."""
-    experts = [read.log_probs_TV[-len(chunk.ids) :] for read in reads or chunk.reads]
-    mode = Mode.LEARN if chunk.learn else Mode.CONTEXT
-    assert chunk.state.memory is not None
-    return Recall(chunk.state.memory, experts[chunk.state.expert_config.mixed], chunk.ids, mode)
 
 
 def _observed(
@@ -276,7 +266,7 @@ def _observed(
     whole = chunk.top > 0 or chunk.distributions or chunk.spaces is not None
     mixed, mixture = follow(chunk.state.mixture, own, targets_T, whole=whole, scores=scores)
     log_probs_TV = _distributions(chunk.state.mixture, own, mixed) if whole else None
-    columns = _columns(mixed, chunk.top, by_weights, by_memory)
+    loaded_TV = read_TV[0] if experts.static else None
     steps = [read.step for read in reads if read.step is not None]
     taken = [step.taken for step in steps]
     try:
@@ -285,7 +275,7 @@ def _observed(
         return error
     return ObservedChunk(
         state=state,
-        scores=_with_spaces(columns, chunk.spaces, log_probs_TV, read_TV[0] if experts.static else None),
+        scores=_columns(chunk, mixed, log_probs_TV, loaded_TV, by_weights, by_memory),
         static_logprobs=at_least_the_floor(own_RT[0]) if experts.static else None,
         log_probs_TV=log_probs_TV if chunk.distributions else None,
         updates=int(any(taken)),

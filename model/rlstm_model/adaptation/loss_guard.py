@@ -40,7 +40,7 @@ class LossGuard:
 
     excess   nats lost to them since it was last ahead, over whole segments
     segment  nats lost to them in the unfinished segment; below 0 where it is ahead
-    frozen   segments yet to be read without learning
+    frozen   segments yet to be read without learning, the one that is being read among them
     freeze   how many it will be next time
     """
 
@@ -48,11 +48,6 @@ class LossGuard:
     segment: float = 0.0
     frozen: int = 0
     freeze: int = FREEZE
-
-    @property
-    def learns(self) -> bool:
-        """Whether the segment that is being read may be learned from."""
-        return self.frozen == 0
 
     def after(
         self,
@@ -73,7 +68,7 @@ class LossGuard:
             return GuardedSegment(
                 LossGuard(excess=self.excess, segment=nats, frozen=self.frozen, freeze=self.freeze)
             )
-        if not self.learns:
+        if self.frozen:
             return GuardedSegment(LossGuard(frozen=self.frozen - 1, freeze=self.freeze), frozen=True)
         excess = max(0.0, self.excess + nats)
         if excess > LIMIT:

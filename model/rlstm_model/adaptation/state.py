@@ -157,9 +157,9 @@ class AdaptedState:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(array.nbytes for array in self._own_arrays.values()) + (
-            0 if self.memory is None else self.memory.nbytes
-        )
+        start = self.start.states_R2U if self.pending else None
+        parts = self.now.states_R2U, self.delta_KP, start, self.memory
+        return sum([part.nbytes for part in parts if part is not None])
 
     @property
     def weights(self) -> tuple[float, ...]:
@@ -168,20 +168,14 @@ class AdaptedState:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays by name, C-contiguous, to be stored."""
-        named = self._own_arrays
-        if self.memory is not None:
-            named |= {"memory": self.memory.stored(), "mixing": self.memory.values}
-        return {name: np.ascontiguousarray(array) for name, array in named.items()}
-
-    @property
-    def _own_arrays(self) -> dict[str, NDArray[Any]]:
-        """Those that are not of the memory."""
         named: dict[str, NDArray[Any]] = {"now": self.now.states_R2U}
         if self.delta_KP is not None:
             named["delta"] = self.delta_KP
         if self.pending:
             named["start"] = self.start.states_R2U
-        return named
+        if self.memory is not None:
+            named |= {"memory": self.memory.stored(), "mixing": self.memory.values}
+        return {name: np.ascontiguousarray(array) for name, array in named.items()}
 
     def header(self) -> dict[str, Any]:
         """The rest, as a JSON object. Mixture weights are written so that they are read back bit by bit."""

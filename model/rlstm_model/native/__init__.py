@@ -129,7 +129,9 @@ class Pool:
             raise ValueError("rows do not fit: there are none")
         if any(row.states_2U.shape != (2, model.units) for row in rows):
             raise ValueError(f"an array must be states [2, {model.units}]")
-        order = sorted(range(len(rows)), key=[_place(row) for row in rows].__getitem__)
+        # those that learn come first, then longer ones, then those with fast weights
+        keys = [(not len(row.targets), -len(row.ids), row.delta_P is None) for row in rows]
+        order = sorted(range(len(rows)), key=keys.__getitem__)
         buffers = _Buffers(model, [rows[i] for i in order])
         with self._lock:
             if self._pool is None:
@@ -150,11 +152,6 @@ class Pool:
             if self._pool is None:
                 raise ValueError("the pool is closed")
             self._library.rl_recall_all(self._pool, len(recalls), recalls)
-
-
-def _place(row: Row) -> tuple[bool, int, bool]:
-    """The order of rows in a window: those that learn, longer ones, those with fast weights."""
-    return not len(row.targets), -len(row.ids), row.delta_P is None
 
 
 class _Buffers:

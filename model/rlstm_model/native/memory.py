@@ -265,47 +265,42 @@ def mix_all(recalls: Sequence[Recall], pool: Pool | None = None) -> list[Recalle
         if any(log_probs_TV.shape != shape for log_probs_TV in experts):
             raise ValueError("log-probabilities must be of as many tokens, and of the vocabulary")
     structs = (RecallStruct * len(recalls))()
-    read = [_Read(*each) for each in zip(recalls, structs, strict=True)]
+    buffers = [_fill(*each) for each in zip(structs, recalls, strict=True)]
     if pool is None:
         library().rl_recall_all(None, len(structs), structs)
     else:
         pool.recall(structs)
-    recalled = [one.done() for one in read]
+    recalled: list[Recalled] = []
+    for recall, struct, (counts, values, mixed_TV, weights_T, *_) in zip(
+        recalls, structs, buffers, strict=True
+    ):
+        after = recall.memory
+        if recall.mode is not Mode.LOOK and not struct.code:
+            after = after._after(recall.tokens, values, counted=recall.mode is Mode.LEARN)
+        _give_back(after.marked, counts)
+        recalled.append(Recalled(mixed_TV[:, : after.config.vocab_size], after, weights_T))
     if any(struct.code for struct in structs):
         raise ValueError("a token lies outside the vocabulary")
     return recalled
 
 
-class _Read:
-    """What the core reads of one recall, and where it writes."""
-
-    def __init__(self, recall: Recall, struct: RecallStruct) -> None:
-        memory, experts, tokens, mode, context = recall
-        self._recall, self._struct = recall, struct
-        added = np.array((*context, *tokens), np.int32)
-        known = min(len(memory.marked) + len(context), REACH)
-        line = np.concatenate((memory.marked[-REACH:] >> 1, added))[-known - len(tokens) :]
-        stride = padded(memory.config.vocab_size)
-        given = [with_room(log_probs_TV, stride) for log_probs_TV in experts]
-        rows = (c_void_p * len(given))(*map(address, given))
-        self._values = memory.values.copy()
-        self._mixed_TV = np.empty((len(tokens), stride), np.float32)
-        self._weights_T = np.empty(len(tokens), np.float32)
-        self._counts = _take(memory.config, memory.marked)
-        self._alive = line, given, rows
-        struct.memory, struct.log_probs, struct.line = self._counts.pointer, addressof(rows), address(line)
-        struct.values, struct.out = address(self._values), address(self._mixed_TV)
-        struct.weights_only, struct.experts, struct.length = address(self._weights_T), len(given), len(tokens)
-        struct.known, struct.ahead, struct.mode = known, len(context), mode
-
-    def done(self) -> Recalled:
-        """What it gave; the counts are those of the memory after."""
-        memory, _, tokens, mode, _ = self._recall
-        after = memory
-        if mode is not Mode.LOOK and not self._struct.code:
-            after = memory._after(tokens, self._values, counted=mode is Mode.LEARN)
-        _give_back(after.marked, self._counts)
-        return Recalled(self._mixed_TV[:, : memory.config.vocab_size], after, self._weights_T)
+def _fill(struct: RecallStruct, recall: Recall) -> tuple[Any, ...]:
+    """Tell the core what it reads of one recall and where it writes; give all that, which must live on."""
+    memory, experts, tokens, mode, context = recall
+    added = np.array((*context, *tokens), np.int32)
+    known = min(len(memory.marked) + len(context), REACH)
+    line = np.concatenate((memory.marked[-REACH:] >> 1, added))[-known - len(tokens) :]
+    stride = padded(memory.config.vocab_size)
+    given = [with_room(log_probs_TV, stride) for log_probs_TV in experts]
+    rows = (c_void_p * len(given))(*map(address, given))
+    values = memory.values.copy()
+    mixed_TV, weights_T = np.empty((len(tokens), stride), np.float32), np.empty(len(tokens), np.float32)
+    counts = _take(memory.config, memory.marked)
+    struct.memory, struct.log_probs, struct.line = counts.pointer, addressof(rows), address(line)
+    struct.values, struct.out = address(values), address(mixed_TV)
+    struct.weights_only, struct.experts, struct.length = address(weights_T), len(given), len(tokens)
+    struct.known, struct.ahead, struct.mode = known, len(context), mode
+    return counts, values, mixed_TV, weights_T, line, given, rows
 
 
 START: Final = Path(__file__).with_name("start.safetensors")

@@ -228,8 +228,15 @@ class Access:
         if (path in OPEN_PATHS or path in PAGE) and scope.get("method") in {"GET", "HEAD"}:
             return NOBODY
         headers = Headers(scope=scope)
-        if self._ring is None:
-            return self._admit_local(headers)
+        if self._ring is None:  # the user of this machine, but no other web page
+            name = _host_name(headers.get("host", ""))
+            if name != self._host and not is_loopback(name):
+                raise Forbidden("without keys the server answers to this machine's own names only")
+            origins = [_host_name(origin.partition("://")[2]) for origin in headers.getlist("origin")]
+            sites = headers.getlist("sec-fetch-site")
+            if not all(map(is_loopback, origins)) or not OWN_PAGES.issuperset(sites):
+                raise Forbidden("without keys the server answers to no other web page")
+            return LOCAL
         client = scope.get("client")  # of a proxy that is trusted, what it says
         principal = self._identify(self._ring, _bearer(scope, headers), str(client[0]) if client else "")
         principal.require(*_needed(path))
@@ -244,17 +251,6 @@ class Access:
             raise Unauthorized("the key is not known")
         self._failed.succeeded(address, principal.key_id or "")
         return principal
-
-    def _admit_local(self, headers: Headers) -> Principal:
-        """Let in the user of this machine, but no other web page: it may neither read nor change anything."""
-        name = _host_name(headers.get("host", ""))
-        if name != self._host and not is_loopback(name):
-            raise Forbidden("without keys the server answers to this machine's own names only")
-        origins = [_host_name(origin.partition("://")[2]) for origin in headers.getlist("origin")]
-        sites = headers.getlist("sec-fetch-site")
-        if not all(map(is_loopback, origins)) or not OWN_PAGES.issuperset(sites):
-            raise Forbidden("without keys the server answers to no other web page")
-        return LOCAL
 
 
 def _needed(path: str) -> tuple[ScopeName, ...]:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlstm_server.api.auth import Access
 from rlstm_server.api.problems import answer, respond
-from rlstm_server.api.tracing import Endpoints, Trace, begin, begin_answer, finish
+from rlstm_server.api.tracing import Endpoints, Trace, begin_answer, finish
 from rlstm_server.errors import (
     BodyTooLarge,
     InternalError,
@@ -65,7 +65,7 @@ class RequestLayer:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        trace = begin(scope, self._endpoints)
+        trace = self._endpoints.begin(scope)
         exchange = scope[EXCHANGE] = Exchange(self._limits, self._taken_bytes, trace, receive, send)
         try:
             trace.principal = self._access.admit(scope)

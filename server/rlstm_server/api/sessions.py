@@ -123,7 +123,8 @@ async def append(body: AppendRequest, context: ChangingDep) -> Response:
     if body.scores in ("tokens", "parts"):
         context.held.expect(len(body.tokens or ()) + len((body.text or "").encode()))
     answer = await context.engine.append(body.by(context.call))
-    return await respond(answer, unit=body.unit, tokens=answer.length, version=answer.version)
+    tokens = 0 if answer.columns is None else len(answer.columns.ids)
+    return await respond(answer, unit=body.unit, tokens=tokens, version=answer.version)
 
 
 @change(f"{ONE}/score", CandidatesAnswer)
@@ -165,10 +166,11 @@ async def _changed(answer: ChangeAnswer) -> Response:
 async def _made(context: RequestContext, made: CreatedSession, unit: Unit = "nats") -> Response:
     context.trace.made = made.info.id
     place = posixpath.relpath(f"/sessions/{made.info.id}", posixpath.dirname(context.path))
+    columns = None if made.append is None else made.append.columns
     return await respond(
         made,
         unit=unit,
-        tokens=0 if made.append is None else made.append.length,
+        tokens=0 if columns is None else len(columns.ids),
         version=made.info.version,
         status=201,
         headers={"location": place},  # wherever a proxy has put the routes

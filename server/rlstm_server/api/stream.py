@@ -192,7 +192,8 @@ class TextStream:
         self._trace.version = answer.version
         acknowledged = ScoresFrame(seq=seq, answer=answer)
         written = partial(laid_out, acknowledged, self._asked.unit)
-        await self._write(await off_loop(answer.length, lambda: orjson.dumps(written()), INLINE_TOKENS))
+        tokens = 0 if answer.columns is None else len(answer.columns.ids)
+        await self._write(await off_loop(tokens, lambda: orjson.dumps(written()), INLINE_TOKENS))
 
     async def _refuse(self, error: ServerError, seq: int | None) -> None:
         """Say what is wrong, of which frame, and close; one whose outcome is open may be sent again."""

@@ -132,14 +132,22 @@ class Endpoints:
         split = sorted((endpoint.split(" ", 1) for endpoint in endpoints), key=lambda one: "{" in one[1])
         self._all = [(method, template, compile_path(template)[0]) for method, template in split]
 
-    def asked_for(self, scope: Scope) -> tuple[str, str | None]:
-        """Give endpoint and session that a request asks for, whether it is let in or not."""
-        asked = scope.get("method", WEBSOCKET)
+    def begin(self, scope: Scope) -> Trace:
+        """Begin the trace of a request, let in or not, which is found in its scope from now on."""
+        given, asked = Headers(scope=scope), scope.get("method", WEBSOCKET)
+        request_id = given.get("x-request-id", "")
+        trace = scope[TRACE] = Trace(
+            request_id=request_id if REQUEST_ID.fullmatch(request_id) else secrets.token_hex(16),
+            face=face_of(scope["path"]),
+            keyed="idempotency-key" in given,
+        )
         for method, template, pattern in self._all:
             if method == asked and (found := pattern.fullmatch(scope["path"])):
                 session = found.groupdict().get("session_id", "")
-                return f"{method} {template}", session if SESSION_ID.fullmatch(session) else None
-        return OTHER, None
+                trace.endpoint = f"{method} {template}"
+                trace.session_id = session if SESSION_ID.fullmatch(session) else None
+                break
+        return trace
 
     def methods_of(self, path: str) -> list[str]:
         """List all methods that a path takes; a WebSocket is none."""
@@ -150,21 +158,6 @@ class Endpoints:
 def face_of(path: str) -> Face:
     """Say in whose words a path is answered, whether there is such a route or not."""
     return "openai" if path == "/v1" or path.startswith("/v1/") else "native"
-
-
-def begin(scope: Scope, endpoints: Endpoints) -> Trace:
-    """Begin the trace of a request, which is found in its scope from now on."""
-    given = Headers(scope=scope)
-    request_id = given.get("x-request-id", "")
-    endpoint, session = endpoints.asked_for(scope)
-    trace = scope[TRACE] = Trace(
-        endpoint=endpoint,
-        session_id=session,
-        request_id=request_id if REQUEST_ID.fullmatch(request_id) else secrets.token_hex(16),
-        face=face_of(scope["path"]),
-        keyed="idempotency-key" in given,
-    )
-    return trace
 
 
 def begin_answer(message: Message, trace: Trace) -> None:

@@ -124,8 +124,27 @@ def store_session(info: SessionInfo) -> tuple[bytes, bytes]:
 
 def store_append(answer: AppendAnswer) -> tuple[bytes, bytes]:
     """Write an append's answer: its columns are the details."""
-    details = b"" if answer.columns is None else _pack(answer.columns)
-    return _APPEND.dump_json(replace(answer, columns=None)), details
+    summary, columns = _APPEND.dump_json(replace(answer, columns=None)), answer.columns
+    if columns is None:
+        return summary, b""
+    written: dict[str, NDArray[Any]] = {}
+    for name, column in vars(columns).items():
+        if column is None or name == "top":
+            continue
+        values = np.asarray(column, dtype=np.float64 if name in _FLOATS else np.int64)
+        if name == "ends":
+            values = values - np.asarray(columns.starts, dtype=np.int64)
+        elif name == "starts":
+            values = np.diff(values, prepend=0)
+        # the same numbers in the smallest type that holds them all exactly
+        for kind in ("<f4",) if values.dtype.kind == "f" else ("u1", "<u2", "<i4"):
+            with np.errstate(over="ignore"):
+                smaller = values.astype(kind)
+            if np.array_equal(smaller, values):
+                values = smaller
+                break
+        written[name] = values
+    return summary, zlib.compress(save(written), _LEVEL)
 
 
 def read_append(summary: bytes, details: bytes | None) -> AppendAnswer:
@@ -149,27 +168,6 @@ def parse(data: bytes) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise StateCorrupt("a stored answer is no object")
     return content
-
-
-def _pack(columns: Columns) -> bytes:
-    written: dict[str, NDArray[Any]] = {}
-    for name, column in vars(columns).items():
-        if column is None or name == "top":
-            continue
-        values = np.asarray(column, dtype=np.float64 if name in _FLOATS else np.int64)
-        if name == "ends":
-            values = values - np.asarray(columns.starts, dtype=np.int64)
-        elif name == "starts":
-            values = np.diff(values, prepend=0)
-        # the same numbers in the smallest type that holds them all exactly
-        for kind in ("<f4",) if values.dtype.kind == "f" else ("u1", "<u2", "<i4"):
-            with np.errstate(over="ignore"):
-                smaller = values.astype(kind)
-            if np.array_equal(smaller, values):
-                values = smaller
-                break
-        written[name] = values
-    return zlib.compress(save(written), _LEVEL)
 
 
 def _unpack(details: bytes) -> Columns:

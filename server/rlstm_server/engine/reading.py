@@ -25,7 +25,7 @@ from rlstm_model.vocab import Vocab
 from rlstm_server.engine.state import START, Place, SessionState
 from rlstm_server.engine.worker import compute
 from rlstm_server.errors import InvalidField, InvalidText, InvalidToken, StateCorrupt
-from rlstm_server.metrics import GUARDS, Metrics
+from rlstm_server.metrics import GUARDS, PARTS, Metrics
 from rlstm_server.schemas.sessions import SessionTotals
 from rlstm_server.schemas.text import Alternatives, Columns, Passage, Totals
 
@@ -195,17 +195,19 @@ class Reading:
             metrics.updates.labels(outcome).inc(self.guards[guard])
         for norm in self.gradient_norms:
             metrics.gradient_norm.observe(norm)
+        if not in_session:
+            return
         totals = self.totals
-        if in_session:
-            metrics.tokens.labels("generated" if self.own else "scored").inc(totals.tokens)
-        if in_session and not self.own:
-            metrics.learned(
-                totals.tokens,
-                adapted=totals.logprob,
-                static=totals.static_logprob,
-                weights=totals.weights_logprob,
-                memory=totals.memory_logprob,
-            )
+        metrics.tokens.labels("generated" if self.own else "scored").inc(totals.tokens)
+        if self.own:
+            return
+        parts = totals.static_logprob, totals.weights_logprob, totals.memory_logprob, totals.logprob
+        for part, logprob in zip(PARTS, parts, strict=True):
+            if logprob is not None:
+                metrics.loss_nats.labels(part).inc(max(-logprob, 0.0))
+                metrics.loss_tokens.labels(part).inc(totals.tokens)
+        if totals.gain is not None:
+            metrics.gain_nats.labels("positive" if totals.gain >= 0 else "negative").inc(abs(totals.gain))
 
 
 async def read_piece(
@@ -230,7 +232,7 @@ async def read_piece(
         while done < len(piece.ids):
             ids = piece.ids[done : done + evaluator.room(adapted)]
             begin = state.served.spaces if spaces else None
-            chunk = evaluator.chunk(adapted, ids, learn=learn and guard.learns, top=top, spaces=begin)
+            chunk = evaluator.chunk(adapted, ids, learn=learn and not guard.frozen, top=top, spaces=begin)
             part = await compute(chunk)
             if part.state.expert_config.guarded:
                 part, guard = _guarded(evaluator, guard, part, learn=learn)

@@ -222,11 +222,6 @@ class AppendAnswer(Answer):
     ] = True
     timings: Annotated[Timings, HIDDEN] = field(default_factory=dict)
 
-    @property
-    def length(self) -> int:
-        """Tokens that are told one by one."""
-        return 0 if self.columns is None else len(self.columns.ids)
-
 
 @dataclass(frozen=True, kw_only=True)
 class NoteAnswer(Answer):

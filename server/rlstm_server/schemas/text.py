@@ -186,16 +186,14 @@ class Totals(Answer):
     @classmethod
     def of(cls, columns: Columns, *, bytes: int, words: int, unknown: int) -> Totals:  # noqa: A002
         """Sum over tokens. The perplexity is kept finite."""
-
-        def total(column: Sequence[float] | None) -> float | None:
-            return None if column is None else sum(column)
-
-        logprob, static, tokens = sum(columns.logprobs), total(columns.static_logprobs), len(columns.ids)
+        logprob, tokens = sum(columns.logprobs), len(columns.ids)
+        parts = columns.static_logprobs, columns.weights_logprobs, columns.memory_logprobs
+        static, weights, memory = [None if column is None else sum(column) for column in parts]
         return cls(
             logprob=logprob,
             static_logprob=static,
-            weights_logprob=total(columns.weights_logprobs),
-            memory_logprob=total(columns.memory_logprobs),
+            weights_logprob=weights,
+            memory_logprob=memory,
             tokens=tokens,
             bytes=bytes,
             words=words,

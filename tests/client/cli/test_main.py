@@ -93,6 +93,7 @@ def test_completion_reaches_the_command_behind(words: str, offered: list[str]) -
         (["score", "a", "--url", "nonsense"], 2, "is not a URL"),
         (["score", "a", "--url", "http://127.0.0.1:9"], 3, "`rlstm serve` starts a server"),
         (["complete", "--url", "http://127.0.0.1:9"], 3, "cannot connect to http://127.0.0.1:9"),
+        (["watch", "/dev/null", "--url", "http://127.0.0.1:9"], 3, "cannot connect to http://127.0.0.1:9"),
         (["score", "--file", "/no/such/file"], 2, "/no/such/file: No such file or directory"),
         (["score", "a", "--file", "b"], 2, "not both"),
         (["session", "create", "--metadata", "novalue"], 2, "NAME=VALUE"),

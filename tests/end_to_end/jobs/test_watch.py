@@ -50,15 +50,6 @@ def test_an_alarm_comes_while_the_log_is_open(watch, server):
     assert (process.returncode, err) == (0, "-: 53 lines, 2 alarms\n")
 
 
-def test_without_a_server(watch):
-    """One sentence says so, with the exit code of `rlstm`."""
-    process = watch("--url", "http://127.0.0.1:9")
-    out, err = process.communicate("a line\n", timeout=60)
-
-    assert (process.returncode, out, len(err.splitlines())) == (3, "", 1)
-    assert err.startswith("rlstm: cannot connect")
-
-
 def test_ctrl_c(watch, server, log):
     """It ends at once, and leaves no session that has no name."""
     with Client(server.url) as client:

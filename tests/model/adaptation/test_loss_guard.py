@@ -40,7 +40,7 @@ def test_after_a_reset_it_is_frozen_for_twice_as_long_each_time():
         guard, lost, _ = segment(guard, LIMIT + 1)
         assert lost
         lengths.append(0)
-        while not guard.learns:
+        while guard.frozen:
             guard, lost, frozen = segment(guard, 0.0)
             assert (lost, frozen) == (False, True)
             lengths[-1] += 1
@@ -70,7 +70,7 @@ def test_the_whole_loss_is_bounded(costs, hostile):
     costs = [abs(cost) for cost in costs] * 5 if hostile else costs
     guard, total, resets = LossGuard(), 0.0, 0
     for number, cost in enumerate(costs, start=1):
-        cost = cost if guard.learns else 0.0  # frozen, it is the static model
+        cost = 0.0 if guard.frozen else cost  # frozen, it is the static model
         total += cost
         guard, lost, _ = segment(guard, cost)
         resets += lost

@@ -67,7 +67,7 @@ class Fold:
 
     def _part(self, ids: Sequence[int], *, learn: bool) -> "tuple[Fold, list[float]]":
         watch, value, scores, static = self.watch, self.value, [], []
-        learn = learn and (watch is None or watch.learns)
+        learn = learn and (watch is None or not watch.frozen)
         read, last = self.read, self.last
         for token in ids:
             scores.append(logprob(value, self.learned, token))

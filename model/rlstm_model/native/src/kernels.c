@@ -833,10 +833,18 @@ INLINE float *piece(const rl_model *model, float *own, int64_t p, int count) {
   return apart == 0 ? own + place[0] : NULL;
 }
 
-/* Copy `count` values of `size` bytes; zeros fill up LANES. */
+/* Copy `count` values of `size` bytes: LANES of them, the usual, as one move that can be read back at once. */
+INLINE void copy_few(void *to, const void *from, int count, int size) {
+  if (count < LANES)
+    memcpy(to, from, count * size);
+  else
+    memcpy(to, from, LANES * size);
+}
+
+/* The same; zeros fill up LANES. */
 INLINE void some(void *to, const void *from, int count, int size) {
   if (count < LANES) memset(to, 0, LANES * size);
-  memcpy(to, from, (count < LANES ? count : LANES) * size);
+  copy_few(to, from, count, size);
 }
 
 /* A row's fast weights from `p` on, in single precision. */
@@ -886,7 +894,9 @@ static void expand(work *w) {
 /* One step of the rule for a block of a row's fast weights; the sums that its guards need. */
 static block_sums move_block(const rl_model *model, const rl_row *row, float *gradient, float *moved,
                              int64_t first, int64_t last) {
-  float lane[3][LANES] = {{0}}, shrink[LANES], precision[LANES];
+  float lane[3][LANES], shrink[LANES], precision[LANES];
+  vec squares[PARTS], gradient_squares[PARTS], greatest[PARTS];
+  for (int i = 0; i < PARTS; i++) squares[i] = gradient_squares[i] = greatest[i] = (vec){0};
   for (int i = 0; i < LANES; i++) shrink[i] = model->shrink_all, precision[i] = 1.0f;
   for (int64_t p = first; p < last; p += LANES) {
     const int count = AT_ONCE(p, last);
@@ -899,16 +909,22 @@ static block_sums move_block(const rl_model *model, const rl_row *row, float *gr
     deltas_at(model, row, p, count, delta);
     if (model->shrink != NULL) some(shrink, model->shrink + p, count, sizeof(float));
     if (model->precision != NULL) some(precision, model->precision + p, count, sizeof(float));
-    for (int i = 0; i < LANES; i += WIDTH) {
-      const vec g = load(own + i), d = load(delta + i), top = load(lane[2] + i);
+    for (int part = 0; part < PARTS; part++) {
+      const int i = part * WIDTH;
+      const vec g = load(own + i), d = load(delta + i);
       const vec value = (d - d * load(shrink + i)) - (g * row->rate) * load(precision + i);
       const vec size = select_(value < (vec){0}, -value, value);
       store(moved + p + i, value);
-      store(lane[0] + i, load(lane[0] + i) + value * value);
-      store(lane[1] + i, load(lane[1] + i) + g * g);
-      store(lane[2] + i, select_(size > top, size, top));
+      squares[part] = squares[part] + value * value;
+      gradient_squares[part] = gradient_squares[part] + g * g;
+      greatest[part] = select_(size > greatest[part], size, greatest[part]);
     }
-    if (row->gradient != NULL) memcpy(row->gradient + p, own, count * sizeof(float));
+    if (row->gradient != NULL) copy_few(row->gradient + p, own, count, sizeof(float));
+  }
+  for (int i = 0; i < PARTS; i++) {
+    store(lane[0] + i * WIDTH, squares[i]);
+    store(lane[1] + i * WIDTH, gradient_squares[i]);
+    store(lane[2] + i * WIDTH, greatest[i]);
   }
   block_sums sums = {tree(lane[0]), tree(lane[1]), 0.0f};
   for (int i = 0; i < LANES; i++) sums.greatest = lane[2][i] > sums.greatest ? lane[2][i] : sums.greatest;
@@ -926,9 +942,9 @@ static void put_moved(const rl_model *model, const rl_row *row, const float *mov
       store_half(half + i, load(value + i));
     }
     if (model->half)
-      memcpy((uint16_t *)row->delta_after + p, half, count * sizeof(uint16_t));
+      copy_few((uint16_t *)row->delta_after + p, half, count, sizeof(uint16_t));
     else
-      memcpy((float *)row->delta_after + p, value, count * sizeof(float));
+      copy_few((float *)row->delta_after + p, value, count, sizeof(float));
   }
 }
 
