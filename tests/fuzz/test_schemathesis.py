@@ -90,7 +90,7 @@ def test_a_short_run_finds_nothing(application):
 def test_a_long_run_finds_nothing(application, capsys, keyed):
     """All phases, positive and negative, all checks; with keys also whether any route does without one."""
     app, options = application(keyed)
-    statuses, checks, found = run(app, generation={"max-examples": 200, "database": "none"}, **options)
+    statuses, checks, found = run(app, generation={"max-examples": 300, "database": "none"}, **options)
     count, broken = sum(statuses.values()), sum(number for one, number in statuses.items() if one >= 500)
     with capsys.disabled():
         with_keys = "with keys" if keyed else "without keys"

@@ -2479,7 +2479,7 @@ export interface operations {
                 };
                 content: {
                     readonly "application/json": components["schemas"]["GenerateAnswer"];
-                    readonly "text/event-stream": string;
+                    readonly "text/event-stream": unknown;
                 };
             };
         };
@@ -2732,7 +2732,7 @@ export interface operations {
                 };
                 content: {
                     readonly "application/json": components["schemas"]["GenerateAnswer"];
-                    readonly "text/event-stream": string;
+                    readonly "text/event-stream": unknown;
                 };
             };
         };

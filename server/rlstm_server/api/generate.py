@@ -66,7 +66,7 @@ def streamed(*refusals: int) -> dict[int | str, dict[str, Any]]:
     """Document what a route answers that generates, and the statuses that it refuses with."""
     answered = {
         "model": GenerateAnswer,
-        "content": {"text/event-stream": {"schema": {"type": "string"}, "itemSchema": event_schema()}},
+        "content": {"text/event-stream": {"itemSchema": event_schema()}},
         "description": "One document; or, with `stream`, the events token, end (one a choice) and error.",
     }
     return {200: answered, **problems(*BODY, *refusals)}
